@@ -1,0 +1,113 @@
+"""Owns what the ledger holds of a cell: verdicts, and one frozen record per ended attempt.
+
+Does not decide verdicts (verdict.py) and does not write anything (ledger.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+
+class Verdict(enum.StrEnum):
+    """What became of a cell."""
+
+    COMPLETED = "completed"
+    HIT_THE_WALL = "hit_the_wall"
+    HOST_DIED = "host_died"
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What was measured, over all finished repetitions; None where nothing was.
+
+    Rates are medians over repetitions of the rate of each repetition's decode window: tokens per second over all
+    rows, per row, and milliseconds per token of one row. Memory in bytes; `peak_phase` says which of load, prefill
+    and decode owns `peak_memory_bytes`. `robust_cv` is IQR over median of `generation_tps`.
+    """
+
+    reps: int = 0
+    generation_tps: float | None = None
+    generation_tps_per_stream: float | None = None
+    tpot_ms: float | None = None
+    prompt_tps: float | None = None
+    ttft_s: float | None = None
+    robust_cv: float | None = None
+    step_s: float | None = None
+    peak_memory_bytes: int | None = None
+    peak_phase: str | None = None
+    load_peak_bytes: int | None = None
+    prefill_peak_bytes: int | None = None
+    decode_peak_bytes: int | None = None
+    weight_bytes: int | None = None
+    kv_cache_bytes: int | None = None
+    cache_bytes_per_token: float | None = None
+    cache_classes: tuple[str, ...] = ()
+    load_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CellRecord:
+    """One ended attempt, or a skipped cell (`attempt` 0).
+
+    `detail` is a sentence for people, `remedy` what they can do; `phase`, `rep`, `step` say where a broken attempt
+    broke. `evidence` holds figures by name. Stamps are ISO 8601 in UTC, durations in seconds.
+    """
+
+    cell_id: str
+    variant: str | None
+    context: int
+    batch: int
+    attempt: int
+    verdict: Verdict
+    cause: str | None = None
+    detail: str = ""
+    remedy: str = ""
+    evidence: dict[str, float | int | str] = field(default_factory=dict)
+    valid: bool | None = None
+    invalid_reasons: tuple[str, ...] = ()
+    dominated_by: str | None = None
+    metrics: Metrics = Metrics()
+    peak_footprint_bytes: int | None = None
+    swap_growth_bytes: int | None = None
+    memory_bytes: int | None = None
+    phase: str | None = None
+    rep: int | None = None
+    step: int | None = None
+    exit_status: int | None = None
+    signal: str | None = None
+    rungs: tuple[tuple[str, float], ...] = ()
+    watchdog_late_max_s: float | None = None
+    started_at: str = ""
+    ended_at: str = ""
+    duration_s: float = 0.0
+    boot_id: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Self:
+        """The record of a journal line; keys this version does not know are left out.
+
+        Raises:
+            KeyError, TypeError, ValueError: a key is missing or of the wrong kind.
+        """
+        known = {f.name for f in dataclasses.fields(cls)}
+        kept = {key: value for key, value in body.items() if key in known}
+        metric_names = {f.name for f in dataclasses.fields(Metrics)}
+        metrics = {k: v for k, v in (kept.get("metrics") or {}).items() if k in metric_names}
+        metrics["cache_classes"] = tuple(metrics.get("cache_classes") or ())
+        kept["metrics"] = Metrics(**metrics)
+        kept["verdict"] = Verdict(kept["verdict"])
+        kept["invalid_reasons"] = tuple(kept.get("invalid_reasons") or ())
+        kept["rungs"] = tuple((str(name), float(at)) for name, at in kept.get("rungs") or ())
+        return cls(**kept)

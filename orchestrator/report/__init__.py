@@ -1,0 +1,1 @@
+"""Shows what the ledger holds. Reads records only; decides and changes nothing."""

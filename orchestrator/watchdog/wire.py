@@ -1,0 +1,146 @@
+"""Owns what the orchestrator and the watchdog say to each other: JSON lines over a socket pair.
+
+Does not own the socket or the telemetry page (inherited by the watchdog as a descriptor).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
+
+from orchestrator.watchdog.limits import Limits
+
+
+# -- orchestrator to watchdog
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Watch this worker (leader of its own process group) until `Exited`."""
+
+    type: ClassVar[str] = "watch"
+    serial: int
+    pid: int
+    limits: Limits
+    cgroup_dir: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorker:
+    """End the worker. `cause` is `interrupted` or `time_limit`; `hurry` skips to SIGKILL."""
+
+    type: ClassVar[str] = "stop"
+    serial: int
+    cause: str
+    hurry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The orchestrator saw the worker die and has not reaped it; it waits for `Released` before it does."""
+
+    type: ClassVar[str] = "exited"
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """No more work; the watchdog ends."""
+
+    type: ClassVar[str] = "shutdown"
+
+
+# -- watchdog to orchestrator
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The watchdog is up. `backstops` maps each protection to `verified` or `absent`."""
+
+    type: ClassVar[str] = "ready"
+    pid: int
+    probe: str
+    backstops: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """A batch of samples as plain dictionaries, ready for samples.jsonl; `dropped` counts those that were lost."""
+
+    type: ClassVar[str] = "samples"
+    serial: int
+    samples: list[dict[str, Any]]
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """The watchdog decided to end the worker. `evidence` is a list of sentences' worth of figures by signal."""
+
+    type: ClassVar[str] = "acted"
+    serial: int
+    cause: str
+    evidence: dict[str, float | int | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A rung of the stop ladder: `flag`, `term`, `kill` or `unkillable`; `at_s` is on the monotonic clock."""
+
+    type: ClassVar[str] = "rung"
+    serial: int
+    name: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The watchdog has let go of the worker: the orchestrator may reap it.
+
+    `cause` is why we ended it, None where it ended by itself. Peaks are over the whole attempt, growth over the
+    attempt's own baseline; `late_max_s` is the watchdog's own worst lateness.
+    """
+
+    type: ClassVar[str] = "released"
+    serial: int
+    cause: str | None
+    evidence: dict[str, float | int | str]
+    rungs: list[list[str | float]]
+    unkillable: bool
+    peak_footprint_bytes: int | None
+    swap_growth_bytes: int | None
+    swapin_bytes: int | None
+    swapout_bytes: int | None
+    pressure_stall_s: float | None
+    oom_kills: int | None
+    late_max_s: float
+    samples: int
+    suspended_s: float = 0.0
+    memory_evidence: dict[str, float | int | str] = field(default_factory=dict)
+
+
+WireMessage: TypeAlias = Watch | StopWorker | Exited | Shutdown | Ready | Samples | Acted | Rung | Released
+_KINDS: dict[str, type[WireMessage]] = {
+    c.type: c for c in (Watch, StopWorker, Exited, Shutdown, Ready, Samples, Acted, Rung, Released)
+}
+
+
+def encode(message: WireMessage) -> bytes:
+    """One line, newline included."""
+    return json.dumps({"type": message.type, **dataclasses.asdict(message)}, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> WireMessage:
+    """The message of one line.
+
+    Raises:
+        ValueError, KeyError, TypeError: the line is not one of ours; both ends are of the same installation,
+            so this is a defect, not an input error.
+    """
+    body = json.loads(line)
+    kind = _KINDS[body.pop("type")]
+    if kind is Watch:
+        body["limits"] = Limits(**body["limits"])
+    return kind(**body)
