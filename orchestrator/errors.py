@@ -35,6 +35,12 @@ class LedgerError(WallfinderError):
     """A run directory that cannot be trusted or used; the message names file and line."""
 
 
+class LedgerUnwritable(LedgerError):
+    """The disk does not take another line; what is there is whole."""
+
+    exit_code = Exit.HOST
+
+
 class RunLocked(LedgerError):
     """Another sweep holds the run directory."""
 

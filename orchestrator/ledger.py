@@ -6,16 +6,19 @@ error that names file and line.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import errno
 import json
 from pathlib import Path
 from typing import Any
 
 from orchestrator.durable import AppendedLines, replace_file, sync_fd
-from orchestrator.errors import LedgerError
+from orchestrator.errors import LedgerError, LedgerUnwritable
 from orchestrator.history import History
 
 JOURNAL = "journal.jsonl"
+_RESERVE_BYTES = 256 * 1024
 
 
 def utc_now() -> str:
@@ -51,41 +54,70 @@ def replay(path: Path) -> History:
 class Ledger:
     """The journal of one run directory, open for appending; the caller holds the run's lock.
 
-    Raises LedgerError from every method where the disk does not take a line.
+    A reserve of disk is kept beside it while it is open: when the disk is full, the reserve is given back, so that the
+    cell in flight still gets its line. `disk_full` then says that no other cell should be started.
     """
 
     def __init__(self, run: Path) -> None:
+        """Replays the journal and opens it.
+
+        Raises:
+            LedgerError: it cannot be read or trusted.
+            LedgerUnwritable: it cannot be written.
+        """
         self.path = run / JOURNAL
         self.history = replay(self.path)
-        if self.history.torn:
-            self._set_torn_tail_aside()
-        self._file = AppendedLines(self.path)
+        self.disk_full = False
+        self._reserve = run / ".reserve"
+        try:
+            if self.history.torn:
+                self._set_torn_tail_aside()
+            self._file = AppendedLines(self.path)
+            replace_file(self._reserve, bytes(_RESERVE_BYTES))
+        except OSError as error:
+            raise LedgerUnwritable(
+                f"{self.path}: cannot be written: {error.strerror}; nothing was changed"
+            ) from error
 
     def append(self, event: str, **body: Any) -> None:
-        """Writes one event; it is on the disk, and in `history`, when this returns."""
+        """Writes one event; it is on the disk, and in `history`, when this returns.
+
+        Raises:
+            LedgerUnwritable: the disk does not take the line, not even with the reserve given back.
+        """
         whole = {"event": event, "at": utc_now(), **body}
+        line = json.dumps(whole, separators=(",", ":"), allow_nan=False).encode()
         try:
-            self._file.append(json.dumps(whole, separators=(",", ":"), allow_nan=False).encode())
+            self._append(line)
         except OSError as error:
-            raise LedgerError(
+            raise LedgerUnwritable(
                 f"{self.path}: cannot be written: {error.strerror}; what is there is whole. "
                 "Make room on that disk, then `wallfinder resume` goes on"
             ) from error
         self.history.apply(whole)
 
     def close(self) -> None:
-        """Releases the file."""
+        """Releases the file and the reserve."""
         self._file.close()
+        with contextlib.suppress(OSError):
+            self._reserve.unlink(missing_ok=True)
+
+    def _append(self, line: bytes) -> None:
+        try:
+            self._file.append(line)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or self.disk_full:
+                raise
+            self.disk_full = True
+            self._reserve.unlink(missing_ok=True)
+            self._file.append(line)
 
     def _set_torn_tail_aside(self) -> None:
         """Keeps what a crash left of a last line in a file of its own, so that the next line starts clean."""
         torn = self.history.torn
         aside = self.path.with_name(f"{self.path.name}.torn-{utc_now().replace(':', '')}")
-        try:
-            replace_file(aside, torn)
-            with self.path.open("r+b") as file:
-                file.truncate(self.path.stat().st_size - len(torn))
-                sync_fd(file.fileno())
-        except OSError as error:
-            raise LedgerError(f"{self.path}: a torn last line cannot be set aside: {error.strerror}") from error
+        replace_file(aside, torn)
+        with self.path.open("r+b") as file:
+            file.truncate(self.path.stat().st_size - len(torn))
+            sync_fd(file.fileno())
         self.history.torn = b""

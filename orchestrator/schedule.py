@@ -70,6 +70,11 @@ def dominating_wall(cell: Cell, records: Iterable[CellRecord]) -> CellRecord | N
     return min(walls, key=lambda record: (record.batch * record.context, record.context), default=None)
 
 
+def stopping_failure(cell: Cell, records: Iterable[CellRecord]) -> CellRecord | None:
+    """The failure that stopped the cell's variant (a model that does not load), or None."""
+    return next((r for r in records if r.stops_variant and r.attempt and r.variant == cell.variant), None)
+
+
 def expected_step_s(cell: Cell, records: Iterable[CellRecord]) -> float | None:
     """What smaller completed cells of the variant predict for a decode step of this cell, in seconds.
 
