@@ -36,6 +36,7 @@ def record_of(
         invalid_reasons=reasons,
         memory_wall=judgement.memory_wall,
         stops_variant=judgement.stops_variant,
+        retryable=judgement.retryable,
         metrics=numbers,
         peak_footprint_bytes=released.peak_footprint_bytes if released else None,
         swap_growth_bytes=released.swap_growth_bytes if released else None,

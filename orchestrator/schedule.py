@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.cells import Cell
@@ -34,14 +35,17 @@ def ordered(cells: Sequence[Cell], order: str) -> tuple[Cell, ...]:
 
 
 def is_done(counting: Sequence[CellRecord], retries: Retries) -> bool:
-    """Whether a cell with these ended attempts needs no other. `counting` is oldest first."""
+    """Whether a cell with these ended attempts needs no other. `counting` is oldest first.
+
+    A crash that would come again (a defect, not an accident) is not retried, whatever the plan says.
+    """
     if not counting:
         return False
     last = counting[-1].verdict
     if last in _FINAL:
         return True
     if last is Verdict.CRASHED:
-        return sum(record.verdict is Verdict.CRASHED for record in counting) > retries.crashed
+        return not counting[-1].retryable or sum(record.verdict is Verdict.CRASHED for record in counting) > retries.crashed
     if last is Verdict.FAILED:
         return sum(record.verdict is Verdict.FAILED for record in counting) > retries.failed
     return False
@@ -91,3 +95,16 @@ def expected_step_s(cell: Cell, records: Iterable[CellRecord]) -> float | None:
         and record.context <= cell.context
     ]
     return min(bounds, default=None)
+
+
+def fault_for(faults: Mapping[str, str], cell_id: str, attempt: int) -> str | None:
+    """The fault that the test engine plays in this attempt, or None.
+
+    A key of `faults` is a cell id or a pattern of ids (`*`, `?`); with `#N` behind it, it means the N-th attempt only.
+    The first key that fits decides.
+    """
+    for key, fault in faults.items():
+        pattern, _, number = key.partition("#")
+        if fnmatch.fnmatchcase(cell_id, pattern) and number in ("", str(attempt)):
+            return fault
+    return None

@@ -33,6 +33,7 @@ from orchestrator.plan import Plan, Settings, plan_digest, resolve_limits
 from orchestrator.records import CellRecord, Verdict
 from orchestrator.run_directory import RunDirectory
 from orchestrator.watchdog.limits import Limits
+from orchestrator.verdict import judge_unfinished
 from orchestrator.watching import WatchdogLink
 from worker.protocol import ModelSource, WorkerSpec
 from worker.telemetry import TelemetryPage, create_page_fd
@@ -235,6 +236,8 @@ class Sweep:
         except LedgerUnwritable as error:  # the journal line matters more, and has a reserve
             log.warning("result.not_written", error=str(error))
         self._record(record)
+        if judgement.stops_sweep:
+            raise StopSweep(SweepEnd(Exit.HOST, "stopped", f"{record.detail} {record.remedy}"))
         if outcome.watchdog_died:
             watchdog.kill()
             self._watchdog = None
@@ -293,7 +296,7 @@ class Sweep:
             wired_limit=settings.wired_limit,
             # Behind the watchdog, never before it: it ends a worker whose watchers are gone or paged out.
             backstop_s=max(60.0, 4 * settings.watchdog.stall.hard_s),
-            fault=settings.fault_of(cell.cell_id, attempt),
+            fault=schedule.fault_for(settings.faults, cell.cell_id, attempt),
         )
 
     def _model(self, variant: str | None, settings: Settings) -> ModelSource:
@@ -399,26 +402,21 @@ def interrupted_end(interrupts: Interrupts) -> SweepEnd:
 
 
 def cut_off_record(cell: Cell, started: StartedAttempt, boot_id: str, now: str) -> CellRecord:
-    """What became of a cell that an earlier sweep started and never ended.
-
-    Another boot means that the machine went down while the cell ran: that is an answer, and counts as a wall. The
-    same boot means that only the sweep was killed: the cell runs again.
-    """
-    host_died = bool(started.boot_id and boot_id and started.boot_id != boot_id)
+    """What became of a cell that an earlier sweep started and never ended."""
+    judgement = judge_unfinished(started.boot_id, boot_id)
     return CellRecord(
         cell_id=cell.cell_id,
         variant=cell.variant,
         context=cell.context,
         batch=cell.batch,
         attempt=started.attempt,
-        verdict=Verdict.HOST_DIED if host_died else Verdict.INTERRUPTED,
-        cause="host_died" if host_died else "sweep_died",
-        detail=(
-            "the machine went down while this cell ran (another boot since)"
-            if host_died
-            else "the sweep was ended from outside while this cell ran"
-        ),
-        memory_wall=host_died,
+        verdict=judgement.verdict,
+        cause=judgement.cause,
+        detail=judgement.detail,
+        remedy=judgement.remedy,
+        evidence=judgement.evidence,
+        memory_wall=judgement.memory_wall,
+        retryable=judgement.retryable,
         started_at=started.at,
         ended_at=now,
         boot_id=started.boot_id,

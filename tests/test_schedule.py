@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from orchestrator.schedule import (
     Retries,
     dominating_wall,
     expected_step_s,
+    fault_for,
     is_done,
     left_to_do,
     ordered,
@@ -123,6 +126,24 @@ def test_a_model_that_does_not_load_stops_its_variant_only() -> None:
     failure = ended(1, 64, V.FAILED, variant="a", stops_variant=True)
     assert stopping_failure(Cell("a", 64, 2), [failure]) is failure
     assert stopping_failure(Cell("b", 64, 2), [failure]) is None
+
+
+def test_a_crash_that_would_come_again_is_not_retried() -> None:
+    defect = replace(ended(1, 64, V.CRASHED), retryable=False)
+    assert is_done([defect], Retries(crashed=5))
+
+
+@pytest.mark.parametrize(
+    ("cell_id", "attempt", "fault"),
+    [
+        ("c00064-b001", 1, "first only"),
+        ("c00064-b001", 2, "by pattern"),
+        ("c00064-b002", 1, "by pattern"),
+        ("c00128-b001", 1, None),
+    ],
+)
+def test_a_fault_is_played_by_cell_and_attempt(cell_id: str, attempt: int, fault: str | None) -> None:
+    assert fault_for({"c00064-b001#1": "first only", "c00064-*": "by pattern"}, cell_id, attempt) == fault
 
 
 def test_the_expected_step_is_the_least_that_smaller_cells_predict() -> None:
