@@ -1,4 +1,4 @@
-"""Owns a small honest stand-in for the orchestrator in tests: starts a real worker over real pipes and a real page.
+"""Owns a small honest stand-in for the orchestrator in tests: starts real workers on real pipes.
 
 Does not judge anything; tests do.
 """
@@ -74,7 +74,7 @@ def is_running(pid: int) -> bool:
 
 @dataclass
 class Ended:
-    """A worker that is gone: its exit status as subprocess gives it, its messages, its output, what was torn."""
+    """A worker that is gone: exit status as subprocess gives it, messages, output, and what was torn."""
 
     status: int
     messages: list[Message]

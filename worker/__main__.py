@@ -134,7 +134,9 @@ def _run(
         raise AttemptError(
             "bad_fault", f"engine {spec.engine!r} plays no faults", "set `engine: faulty`, or no fault"
         )
-    raise NotImplementedError(spec.engine)
+    from worker.engines import cell  # late: this imports MLX, after the spec was read and the backstops stand
+
+    cell.play(spec, progress, results, in_place)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ here, so that the faulty engine runs through the very same loop. docs/measuremen
 from __future__ import annotations
 
 import gc
+import hashlib
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from worker.failures import AttemptError
@@ -47,13 +48,14 @@ class RepEnd:
     """What an engine knows of a repetition once it is over.
 
     `finite_logits` and `constant_logits` judge the last step's logits of all rows; `filled_tokens` counts
-    tokens whose keys and values were written at random.
+    tokens whose keys and values were written at random; `tokens` holds the rows' token ids, step by step.
     """
 
     finite_logits: bool
     constant_logits: bool
     kv_cache_bytes: int
     filled_tokens: int
+    tokens: list[list[int]] = field(default_factory=list)
 
 
 class Engine(Protocol):
@@ -156,6 +158,7 @@ def measure_rep(
         started_s=started,
         ended_s=ended,
         filled_tokens=end.filled_tokens,
+        tokens_digest=_digest(end.tokens),
     )
 
 
@@ -211,6 +214,10 @@ def _time_rep(
         prefill_peak_bytes=max(prefill.peak_bytes, prefill.active_bytes),
         end=memory.read(),
     )
+
+
+def _digest(tokens: list[list[int]]) -> str:
+    return hashlib.sha256(repr(tokens).encode()).hexdigest()[:16] if tokens else ""
 
 
 def _show(memory: Memory, progress: Progress) -> None:

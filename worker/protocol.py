@@ -122,7 +122,8 @@ class RepResult:
     produced; `prefill_s` ends when all first tokens exist, so it is also the time to first token.
     `prompt_tokens` counts tokens of all rows that went through the model; `filled_tokens` those whose keys
     and values were written at random instead: where it is not 0, `prefill_s` says nothing about prompt speed.
-    `started_s` and `ended_s` are `time.monotonic()`.
+    `tokens_digest` is the same for the same greedy tokens, empty where an engine makes none. `started_s` and
+    `ended_s` are `time.monotonic()`.
     """
 
     type: ClassVar[str] = "rep"
@@ -143,6 +144,7 @@ class RepResult:
     started_s: float
     ended_s: float
     filled_tokens: int = 0
+    tokens_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
