@@ -135,7 +135,7 @@ def unsupported(bits: int, group_size: int, caches: Sequence[Cache], error: Exce
     """The failure of a model that ran with plain caches but not with these quantized ones."""
     return AttemptError(
         "kv_bits_unsupported",
-        f"kv_bits {bits} (groups of {group_size}): the model's attention refuses {_kinds(caches)}: "
+        f"kv_bits {bits} in groups of {group_size} do not fit this model, which runs with {_kinds(caches)}: "
         f"{type(error).__name__}: {error}",
         _REMEDY,
     )

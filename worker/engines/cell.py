@@ -60,40 +60,47 @@ def _play(spec: WorkerSpec, progress: Progress, results: ResultPipe) -> None:
     loaded = models.load(spec.model, spec.seed, progress)
     load_peak = max(mx.get_peak_memory(), loaded.weight_bytes)
     progress.enter(Phase.CALIBRATE)
-    caches, facts = calibrate(loaded.model, spec)
-    pattern = None
-    if spec.context_fill == "random" and spec.context > 1:
-        fill.demand_fillable(caches)
-        pattern = fill.learn(caches)
-    del caches
+    engine, facts = prepare(loaded.model, spec)
     progress.mark()
     results.send(_model_facts(spec, loaded, load_peak, facts))
-    engine = _ENGINES[spec.engine](loaded.model, spec, pattern)
     run_cell(spec, engine, loaded.vocab_size, mlx_runtime.MlxMemory(), progress, results.send)
 
 
-def calibrate(model: nn.Module, spec: WorkerSpec) -> tuple[list[Cache], CacheFacts]:
-    """The caches of one row after a few tokens through the engine, and what they take.
+def prepare(model: nn.Module, spec: WorkerSpec) -> tuple[MlxEngine, CacheFacts]:
+    """The engine of the spec, and what one row's caches take in it.
 
     Raises:
-        AttemptError: not batchable, or kv_bits unsupported.
+        AttemptError: not batchable, or kv_bits or a random context are not supported by the model's caches.
     """
+    caches = _calibrate(model, spec)
+    facts = describe(caches, 1)
+    pattern = None
+    if spec.context_fill == "random":
+        fill.demand_fillable(caches)
+        pattern = fill.learn(caches)
+    return _make_engine(model, spec, pattern), facts
+
+
+def _make_engine(model: nn.Module, spec: WorkerSpec, pattern: Sequence[Cache] | None = None) -> MlxEngine:
+    return _ENGINES[spec.engine](model, spec, pattern)
+
+
+def _calibrate(model: nn.Module, spec: WorkerSpec) -> list[Cache]:
+    """The caches of one row after a few tokens through the engine."""
     if spec.engine == "batched":
         demand_batchable(model)
     if spec.kv_bits is None:
-        caches = _probe(model, spec)
-        return caches, describe(caches, 1)
+        return _probe(model, spec)
     try:
-        caches = _probe(model, spec)
+        return _probe(model, spec)
     # What an attention does with caches it was not written for is its own affair: any of these was seen.
     except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         plain = _probe(model, replace(spec, kv_bits=None))  # raises by itself where kv_bits are not to blame
         raise kv_quant.unsupported(spec.kv_bits, spec.kv_group_size, plain, error) from error
-    return caches, describe(caches, 1)
 
 
 def _probe(model: nn.Module, spec: WorkerSpec) -> list[Cache]:
-    engine = _ENGINES[spec.engine](model, replace(spec, batch=1, context=_PROBE_TOKENS, gen_tokens=1))
+    engine = _make_engine(model, replace(spec, batch=1, context=_PROBE_TOKENS, gen_tokens=1))
     engine.prefill([[0] * _PROBE_TOKENS], lambda: None)
     caches: Sequence[Cache] = engine.caches
     mx.eval([cache.state for cache in caches])

@@ -223,11 +223,12 @@ def _sigkill(_fault: Fault, _result_fd: int, _held: tuple[int, ...]) -> None:
 
 
 def _grandchild(fault: Fault, _result_fd: int, held: tuple[int, ...]) -> None:
-    subprocess.Popen(
+    child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", f"import time; time.sleep({_FOREVER_S})"],
         pass_fds=held,
         start_new_session=fault.kind == "grandchild_session",
     )
+    _write_all(2, f"grandchild {child.pid}\n".encode())
 
 
 _ACTS = {
