@@ -14,7 +14,6 @@ import enum
 import mmap
 import os
 import struct
-import tempfile
 import time
 from dataclasses import dataclass
 
@@ -151,7 +150,7 @@ class TelemetryPage:
     @property
     def stop_requested(self) -> bool:
         """Whether somebody asked the worker to end."""
-        return _WORD.unpack_from(self._map, _STOP_AT)[0] != 0
+        return bool(_WORD.unpack_from(self._map, _STOP_AT)[0])
 
     def open_as_worker(self) -> None:
         """Signs the page with the caller's pid."""
@@ -213,6 +212,8 @@ def create_page_fd() -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("wallfinder-telemetry", os.MFD_CLOEXEC)
     else:
+        import tempfile  # late: it costs memory in every process, and Linux never needs it
+
         with tempfile.TemporaryFile(prefix="wallfinder-") as file:
             fd = os.dup(file.fileno())
     os.ftruncate(fd, PAGE_BYTES)
