@@ -33,14 +33,16 @@ FORMS: list[tuple[str, str]] = [
     (
         "metal_buffer_too_big",
         (
-            "RuntimeError: [metal::malloc] Attempting to allocate 48736917632 bytes which is greater than the maximum "
+            "RuntimeError: [metal::malloc] Attempting to allocate 48736917632 bytes which is "
+            "greater than the maximum "
             "allowed buffer size of 30150672384 bytes."
         ),
     ),
     (
         "metal_buffer_too_big",
         (
-            f"{ABI} Attempting to allocate 96905199616 bytes which is greater than\n the maximum allowed buffer size of "
+            f"{ABI} Attempting to allocate 96905199616 bytes which is greater than\n the maximum "
+            f"allowed buffer size of "
             "17179869184 bytes"
         ),
     ),
@@ -69,7 +71,8 @@ FORMS: list[tuple[str, str]] = [
     ),
     (
         "gpu_victim",
-        f"{METAL} Discarded (victim of GPU error/recovery) (00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)",
+        f"{METAL} Discarded (victim of GPU error/recovery) "
+        f"(00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)",
     ),
     ("gpu_victim", f"{METAL} Invalid Resource (00000009:kIOGPUCommandBufferCallbackErrorInvalidResource)"),
     ("metal_other", f"{METAL} Something new (000000ff:kSomethingNew)"),
@@ -97,7 +100,8 @@ FORMS: list[tuple[str, str]] = [
     (
         "remote_code",
         (
-            "ValueError: The model at /m requires importing and running a custom module ('x.py') to build its architecture. "
+            "ValueError: The model at /m requires importing and running a custom module ('x.py') to "
+            "build its architecture. "
             "This is disabled by default. Pass trust_remote_code=True if you trust this model."
         ),
     ),
@@ -107,7 +111,8 @@ FORMS: list[tuple[str, str]] = [
     (
         "model_type",
         (
-            "ModuleNotFoundError: No module named 'mlx_lm.models.foo'\n\nThe above exception was the direct cause of the "
+            "ModuleNotFoundError: No module named 'mlx_lm.models.foo'\n\nThe above exception was "
+            "the direct cause of the "
             "following exception:\n\nValueError: Model type foo not supported."
         ),
     ),
@@ -129,7 +134,8 @@ FORMS: list[tuple[str, str]] = [
     (
         "wired_limit",
         (
-            "ValueError: [metal::set_wired_limit] Setting a wired limit larger than the maximum working set size is not "
+            "ValueError: [metal::set_wired_limit] Setting a wired limit larger than the maximum "
+            "working set size is not "
             "allowed."
         ),
     ),
