@@ -45,8 +45,8 @@ class AttemptFacts:
     `platform` is `sys.platform` of the host; `exit_status` the return code as `subprocess` gives it
     (negative: signal), None where the process was never reaped. `released` is None where the watchdog could
     not say anything any more; `stop_cause` is what the orchestrator itself had asked for. `log_tail` is
-    decoded with errors replaced. `phase`, `rep` and `step` are the telemetry page's last. `jetsam_report`
-    names a macOS JetsamEvent report that is newer than the attempt's start.
+    decoded with errors replaced. `phase`, `rep` (from 0) and `step` are the telemetry page's last.
+    `jetsam_report` names a macOS JetsamEvent report that is newer than the attempt's start.
     """
 
     platform: str
@@ -118,14 +118,14 @@ class AttemptFacts:
 
     @property
     def where(self) -> str:
-        """`in decode, rep 2, step 17`, as far as it is known."""
+        """`in decode, rep 3 of 5, step 17`, as far as it is known; reps count from 1 here."""
         if not self.phase:
             return "at an unknown point"
         if self.phase == "starting":
             return "at its start"
         where = f"in {self.phase}"
-        if self.phase in {"warmup", "prefill", "decode"} and self.rep is not None:
-            where += f", rep {self.rep}"
+        if self.phase in {"prefill", "decode"} and self.rep is not None:
+            where += f", rep {self.rep + 1} of {self.reps_expected}"
         if self.phase in {"warmup", "decode"} and self.step:
             where += f", step {self.step}"
         return where

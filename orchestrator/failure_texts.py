@@ -288,17 +288,25 @@ TEXTS: tuple[FailureText, ...] = (
     _fail(
         "missing_params",
         r"Missing (?P<n>\d+) parameters|Received \d+ parameters not in model",
-        "weights_mismatch",
+        "bad_weights",
         "The weights do not fit the architecture as this mlx-lm builds it.",
         "the versions of mlx-lm and of the converted model do not match: update mlx-lm or convert again",
         stops_variant=True,
     ),
     _fail(
         "no_weights",
-        r"No safetensors found in|\[load_safetensors\]|\[read\] Unable to read|incomplete download or corrupt"
+        r"No safetensors found in",
+        "model_not_found",
+        "The model's folder holds no weights.",
+        "mend `model` in the plan: an MLX folder holds config.json and *.safetensors",
+        stops_variant=True,
+    ),
+    _fail(
+        "damaged_weights",
+        r"\[load_safetensors\]|\[read\] Unable to read|incomplete download or corrupt"
         r"|SafetensorError|Error while deserializing header|HeaderTooLarge|MetadataIncompleteBuffer",
-        "incomplete_model",
-        "The model's weights are missing or damaged.",
+        "bad_weights",
+        "The model's weights are damaged or incomplete.",
         "delete the model's folder or its entry in the hub's cache, and download it again",
         stops_variant=True,
     ),

@@ -282,7 +282,7 @@ def test_a_wall_shows_its_evidence_in_the_sentence() -> None:
     assert judgement.memory_wall
     assert not judgement.retryable
     assert "swap +0.70 GB, step 2.3 s, 11x" in judgement.detail
-    assert "in decode, rep 2, step 17" in judgement.detail
+    assert "in decode, rep 3 of 3, step 17" in judgement.detail
     assert judgement.evidence["swap_growth_bytes"] == 700_000_000
 
 

@@ -71,8 +71,10 @@ FORMS: list[tuple[str, str]] = [
     ),
     (
         "gpu_victim",
-        f"{METAL} Discarded (victim of GPU error/recovery) "
-        f"(00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)",
+        (
+            f"{METAL} Discarded (victim of GPU error/recovery) "
+            f"(00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)"
+        ),
     ),
     ("gpu_victim", f"{METAL} Invalid Resource (00000009:kIOGPUCommandBufferCallbackErrorInvalidResource)"),
     ("metal_other", f"{METAL} Something new (000000ff:kSomethingNew)"),
@@ -121,9 +123,12 @@ FORMS: list[tuple[str, str]] = [
     ("missing_params", "ValueError: Missing 627 parameters: \nself_attn.indexer.a"),
     ("missing_params", "ValueError: Received 1 parameters not in model: \na."),
     ("no_weights", "FileNotFoundError: No safetensors found in /m"),
-    ("no_weights", "RuntimeError: [load_safetensors] Invalid json header length file /m/model.safetensors"),
-    ("no_weights", "RuntimeError: [read] Unable to read 8 bytes from file."),
-    ("no_weights", "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge"),
+    (
+        "damaged_weights",
+        "RuntimeError: [load_safetensors] Invalid json header length file /m/model.safetensors",
+    ),
+    ("damaged_weights", "RuntimeError: [read] Unable to read 8 bytes from file."),
+    ("damaged_weights", "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge"),
     ("no_config", "FileNotFoundError: [Errno 2] No such file or directory: '/m/config.json'"),
     ("cache_unbatchable", "ValueError: <class 'x.Cache'> does not yet support batching with history"),
     ("cache_unbatchable", "ValueError: <class 'x.Cache'> does not yet support batching"),

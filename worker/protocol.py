@@ -121,6 +121,8 @@ class RepResult:
     kv_cache_bytes: int
     started_s: float
     ended_s: float
+    filled_tokens: int = 0
+    tokens_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
