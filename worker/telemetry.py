@@ -106,6 +106,11 @@ class TelemetryPage:
         """Asks the worker to end by itself between two steps."""
         _WORD.pack_into(self._map, _STOP_AT, 1)
 
+    @property
+    def shared(self) -> mmap.mmap:
+        """The mapping itself, for locking it into memory."""
+        return self._map
+
     def read(self) -> Telemetry | None:
         """The page's content; None where it was never laid or is of another version."""
         magic, version, serial = _IDENTITY.unpack_from(self._map, _IDENTITY_AT)

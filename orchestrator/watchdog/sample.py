@@ -31,7 +31,8 @@ class WorkerReading:
     """The worker's process (and its cgroup, where it has one) at one moment.
 
     `footprint_bytes` is what the worker costs the machine, swapped and GPU memory included: macOS
-    `ri_phys_footprint`, Linux resident plus swapped. `state` is the one-letter process state.
+    `ri_phys_footprint`, Linux resident plus swapped. `state` is the one-letter process state
+    (Z: dead and not reaped, T: stopped). The `cgroup_*` readings exist only where the worker is bounded.
     """
 
     state: str | None = None
@@ -40,6 +41,8 @@ class WorkerReading:
     swapped_bytes: int | None = None
     major_faults_total: int | None = None
     cgroup_used_bytes: int | None = None
+    cgroup_swapped_bytes: int | None = None
+    cgroup_stall_total_s: float | None = None  # PSI memory "some" total of the worker's own cgroup (v2)
     cgroup_oom_kill_total: int | None = None
 
 
@@ -48,7 +51,7 @@ class ProgressReading:
     """The telemetry page at one moment, in seconds.
 
     `progress_age_s` is the time since the last progress of any kind; `recent_step_s` the last decode steps,
-    oldest first; `new_steps` how many of them are new since the sample before.
+    oldest first, at most 64; `total_steps` says how many of them a reader has not seen yet.
     """
 
     phase: str

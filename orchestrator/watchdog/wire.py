@@ -12,7 +12,6 @@ from typing import Any, ClassVar, TypeAlias
 
 from orchestrator.watchdog.limits import Limits
 
-
 # -- orchestrator to watchdog
 
 
@@ -129,7 +128,10 @@ _KINDS: dict[str, type[WireMessage]] = {
 
 def encode(message: WireMessage) -> bytes:
     """One line, newline included."""
-    return json.dumps({"type": message.type, **dataclasses.asdict(message)}, separators=(",", ":")).encode() + b"\n"
+    return (
+        json.dumps({"type": message.type, **dataclasses.asdict(message)}, separators=(",", ":")).encode()
+        + b"\n"
+    )
 
 
 def decode(line: bytes) -> WireMessage:

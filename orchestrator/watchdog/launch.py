@@ -1,0 +1,40 @@
+"""Owns the start of the watchdog process, from the orchestrator's side. Does not talk to it (wire.py)."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def spawn_watchdog(page_fd: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Starts the watchdog of a sweep; the process, and our end of the socket to it.
+
+    Closing that end (or dying) makes the watchdog kill what it watches and exit. The first message is `Ready`.
+
+    Raises:
+        OSError: the process could not be started.
+    """
+    ours, theirs = socket.socketpair()
+    # ROOT goes last: in an installed wheel it is site-packages, whose modules must not shadow the standard library's.
+    code = (
+        f"import sys; sys.path.append({str(_ROOT)!r}); "
+        f"from orchestrator.watchdog.main import main; main({theirs.fileno()}, {page_fd})"
+    )
+    with theirs:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-E", "-c", code, "wallfinder-watchdog"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), page_fd),
+                start_new_session=True,
+                cwd="/",
+            )
+        except OSError:
+            ours.close()
+            raise
+    return process, ours

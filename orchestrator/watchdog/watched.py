@@ -1,0 +1,216 @@
+"""Owns one watched attempt: its samples, the policy's state, the ladder, and what is told of it at the end.
+
+Does not own the loop, the socket or the descriptors (main.py). Opens nothing and waits for nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.watchdog.killer import Killer, graces, kill_cgroup, released_rungs, signal_group
+from orchestrator.watchdog.policy import Evidence, State, Stop, decide, memory_evidence
+from orchestrator.watchdog.recording import encode_sample
+from orchestrator.watchdog.sample import HostReading, ProgressReading, Sample, WorkerReading
+from orchestrator.watchdog.wire import Acted, Released, Rung, Watch
+
+if TYPE_CHECKING:
+    from orchestrator.watchdog.outbox import Outbox
+    from orchestrator.watchdog.probe import Probe
+    from worker.telemetry import TelemetryPage
+
+FLUSH_EVERY_S = 0.5
+_GONE = ("Z", "X", "x")
+
+# Clocks: one that stops while the machine sleeps, and one that does not; their difference tells a suspend.
+_AWAKE = time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC_RAW
+
+
+class Watched:
+    """One worker from `Watch` to `Released`."""
+
+    def __init__(self, watch: Watch, page: TelemetryPage, probe: Probe, outbox: Outbox, wired: bool) -> None:
+        self.watch = watch
+        self._page, self._probe, self._outbox, self._wired = page, probe, outbox, wired
+        self._killer = Killer(watch.pid, page.request_stop)
+        self._state = State()
+        self._started_s = time.monotonic()
+        self._due_s = self._started_s
+        self._flushed_s = self._started_s
+        self._batch: list[dict[str, Any]] = []
+        self._steps_sent = 0
+        self._cause: str | None = None
+        self._evidence: Evidence = {}
+        self._samples = 0
+        self._late_max_s = 0.0
+        self._peak_footprint: int | None = None
+        self._first: tuple[HostReading, WorkerReading] | None = None
+        self._last: tuple[HostReading, WorkerReading] | None = None
+        self._worker_is_gone = False
+        probe.watch(watch.pid, watch.cgroup_dir)
+
+    @property
+    def due_s(self) -> float | None:
+        """When the next tick is due on the monotonic clock; None once the worker is gone or given up."""
+        return None if self._worker_is_gone or self._killer.is_unkillable else self._due_s
+
+    def tick(self) -> bool:
+        """Samples, decides, acts. False once nothing more can be done: the worker is unkillable."""
+        sample = self._sample()
+        acted = False
+        if not self._worker_is_gone:
+            acted = self._end_if_needed(sample) if self._cause is None else self._climb()
+        now = time.monotonic()
+        if acted or self._worker_is_gone or now - self._flushed_s >= FLUSH_EVERY_S:
+            self.send_samples()
+        self._due_s = max(self._due_s + self.watch.limits.sample_every_s, now)
+        return not self._killer.is_unkillable
+
+    def stop(self, cause: str, hurry: bool) -> None:
+        """Ends the worker for a reason that is not the policy's. The first cause wins; `hurry` always counts."""
+        if self._worker_is_gone:
+            return
+        if self._cause is None:
+            self._act(cause, {})
+        self._start_ladder(hurry)
+        self.send_samples()
+
+    def release(self) -> Released:
+        """Kills what is left of the worker's group and lets go of it.
+
+        The leader must be a zombie that nobody has reaped (or unkillable), so its number is still its own.
+        """
+        if not self._killer.is_unkillable:
+            signal_group(self.watch.pid, 9)
+            kill_cgroup(self.watch.cgroup_dir)
+        self._read()
+        self.send_samples()
+        self._probe.forget()
+        return self._released()
+
+    def kill(self) -> None:
+        """Ends worker, group and cgroup at once: the orchestrator is gone and nobody asks for the rest."""
+        signal_group(self.watch.pid, 9)
+        kill_cgroup(self.watch.cgroup_dir)
+
+    def send_samples(self) -> None:
+        """Hands the samples so far to the outbox."""
+        self._flushed_s = time.monotonic()
+        if self._batch:
+            self._outbox.post_samples(self.watch.serial, self._batch)
+            self._batch = []
+
+    # -- inside
+
+    def _read(self) -> tuple[HostReading, WorkerReading]:
+        host, worker = self._probe.read()
+        if worker.footprint_bytes is not None:
+            self._peak_footprint = max(self._peak_footprint or 0, worker.footprint_bytes)
+        if self._first is None:
+            self._first = (host, worker)
+        self._last = (host, worker)
+        self._worker_is_gone = worker.state in _GONE
+        return host, worker
+
+    def _sample(self) -> Sample:
+        """Reads everything once. Lateness is how far behind its plan this tick began."""
+        late_s = max(0.0, time.monotonic() - self._due_s)
+        host, worker = self._read()
+        # Taken after the readings: the progress read next is then never younger than the clock.
+        progress = self._page.read()
+        now = time.monotonic()
+        reading = None
+        if progress is not None and progress.serial == self.watch.serial:
+            # A page nobody has written to yet is as old as the attempt, not as the machine.
+            reading = ProgressReading(
+                phase=progress.phase.label,
+                rep=progress.rep,
+                step=progress.step,
+                total_steps=progress.total_steps,
+                chunk=progress.chunk,
+                chunks=progress.chunks,
+                progress_age_s=max(0.0, now - max(progress.progress_ns / 1e9, self._started_s)),
+                phase_age_s=max(0.0, now - max(progress.phase_started_ns / 1e9, self._started_s)),
+                recent_step_s=progress.recent_step_s,
+                active_bytes=progress.active_bytes,
+                cache_bytes=progress.cache_bytes,
+                peak_bytes=progress.peak_bytes,
+            )
+        sample = Sample(now, time.clock_gettime(_AWAKE), late_s, host, worker, reading)
+        self._samples += 1
+        self._late_max_s = max(self._late_max_s, late_s)
+        self._batch.append(encode_sample(sample, self._steps_sent))
+        if reading is not None:
+            self._steps_sent = reading.total_steps
+        return sample
+
+    def _end_if_needed(self, sample: Sample) -> bool:
+        self._state, action = decide(self.watch.limits, self._state, sample)
+        if not isinstance(action, Stop):
+            return False
+        # Once more just before acting: the worker may have ended, or this process may have been stopped meanwhile.
+        self._state, again = decide(self.watch.limits, self._state, self._sample())
+        if self._worker_is_gone or not isinstance(again, Stop):
+            return False
+        self._act(again.cause, again.evidence)
+        self._start_ladder(hurry=False)
+        return True
+
+    def _act(self, cause: str, evidence: Evidence) -> None:
+        self._cause, self._evidence = cause, evidence
+        self._outbox.post(Acted(self.watch.serial, cause, evidence))
+
+    def _start_ladder(self, hurry: bool) -> None:
+        now = time.monotonic()
+        figures = self._state.figures
+        step_s = None if figures is None else max(figures.step_s or 0.0, figures.acute_step_s or 0.0)
+        allowed = graces(step_s, None if figures is None else figures.footprint_bytes, self._wired)
+        self._tell(self._killer.start(now, allowed, hurry=hurry), now)
+
+    def _climb(self) -> bool:
+        now = time.monotonic()
+        taken = self._killer.tick(now)
+        self._tell(taken, now)
+        return bool(taken)
+
+    def _tell(self, rungs: list[str], now_s: float) -> None:
+        for name in rungs:
+            self._outbox.post(Rung(self.watch.serial, name, round(now_s, 3)))
+
+    def _released(self) -> Released:
+        host, worker = self._span("host"), self._span("worker")
+        kills = [n for n in (host("oom_kill_total"), worker("cgroup_oom_kill_total")) if n is not None]
+        oom_kills = max(kills) if kills else None
+        memory = dict(memory_evidence(self._state, time.monotonic()))
+        if oom_kills:
+            memory["oom_kills"] = oom_kills
+        stalled = host("pressure_stall_total_s")
+        return Released(
+            serial=self.watch.serial,
+            cause=self._cause,
+            evidence=self._evidence,
+            rungs=released_rungs(self._killer.rungs),
+            unkillable=self._killer.is_unkillable,
+            peak_footprint_bytes=self._peak_footprint,
+            swap_growth_bytes=self._state.swap_growth_max_bytes,
+            swapin_bytes=host("swapin_total_bytes"),
+            swapout_bytes=host("swapout_total_bytes"),
+            pressure_stall_s=None if stalled is None else round(stalled, 6),
+            oom_kills=oom_kills,
+            late_max_s=round(self._late_max_s, 6),
+            samples=self._samples,
+            suspended_s=round(self._state.suspended_s, 3),
+            memory_evidence=memory,
+        )
+
+    def _span(self, which: str) -> Any:  # noqa: ANN401 - see below
+        """A function that tells how much a counter rose between the first and the last reading."""
+        at = 0 if which == "host" else 1
+
+        def grown(name: str) -> Any:
+            if self._first is None or self._last is None:
+                return None
+            before, after = getattr(self._first[at], name), getattr(self._last[at], name)
+            return None if before is None or after is None else max(0, after - before)
+
+        return grown
