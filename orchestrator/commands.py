@@ -26,12 +26,13 @@ from orchestrator.plan import (
     plan_difference,
     plan_from_options,
     plan_to_yaml,
+    rename_plan,
 )
-from orchestrator.plan_view import plan_document, plan_text
+from orchestrator.plan_view import plan_json, plan_text
 from orchestrator.records import CellRecord, Verdict
 from orchestrator.report.rows import CellRow
 from orchestrator.report.status_json import status_document
-from orchestrator.report.terminal import print_table
+from orchestrator.report.terminal import result_console, result_table
 from orchestrator.run_directory import RunDirectory
 from orchestrator.run_lock import RunLock, is_held
 from orchestrator.show import LiveShow
@@ -69,7 +70,7 @@ def plan_from_command_line(
         if missing or model is None or batches is None or contexts is None:
             raise PlanError([f"{', '.join(missing)}: missing; give a PLAN file, or -m, -b and -c"])
         plan = plan_from_options(model, batches, contexts, gen_tokens, reps, name)
-    return plan.renamed(name) if name is not None else plan
+    return rename_plan(plan, name) if name is not None else plan
 
 
 def run_plan(plan: Plan, output_dir: Path, *, extend: bool, fail_on: frozenset[str], plain: bool) -> int:
@@ -99,13 +100,13 @@ def dry_run(plan_file: Path, *, as_json: bool) -> str:
     """What a plan would run, as text or JSON."""
     plan = load_plan(plan_file)
     cells = schedule.ordered(plan.cells(), plan.order)
-    return json.dumps(plan_document(plan, cells), indent=2) if as_json else plan_text(plan, cells)
+    return json.dumps(plan_json(plan, cells), indent=2) if as_json else plan_text(plan, cells)
 
 
 def show_status(text: str, output_dir: Path, *, as_json: bool) -> None:
     """Prints the table or the document of a run; reads files only."""
     run = run_directory.find(text, output_dir)
-    plan = load_plan(run.plan_path)
+    plan = load_plan(run.plan_path, frozen=True)
     history = replay(run.path / run_directory.JOURNAL)
     running = is_held(run.path)
     rows = _rows(plan, history, running=running)
@@ -113,7 +114,7 @@ def show_status(text: str, output_dir: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(status_document(str(run.path), state, rows), indent=1))
     else:
-        print_table(rows, title=f"{run.path}: {state}", file=sys.stdout)
+        _print_table(run, state, rows)
 
 
 def _accept_plan(run: RunDirectory, plan: Plan, *, extend: bool) -> None:
@@ -122,7 +123,7 @@ def _accept_plan(run: RunDirectory, plan: Plan, *, extend: bool) -> None:
     Raises:
         PlanChanged: it differs, and not by added cells that were asked for.
     """
-    frozen = load_plan(run.plan_path)
+    frozen = load_plan(run.plan_path, frozen=True)
     difference = plan_difference(frozen, plan)
     if not difference:
         return
@@ -140,7 +141,7 @@ def _accept_plan(run: RunDirectory, plan: Plan, *, extend: bool) -> None:
 
 
 def _sweep(run: RunDirectory, retry: frozenset[Verdict], fail_on: frozenset[str], *, plain: bool) -> int:
-    plan = load_plan(run.plan_path)
+    plan = load_plan(run.plan_path, frozen=True)
     ledger = Ledger(run.path)
     try:
         with Interrupts() as interrupts, log_to(run.path / "sweep.log"):
@@ -151,7 +152,7 @@ def _sweep(run: RunDirectory, retry: frozenset[Verdict], fail_on: frozenset[str]
         rows = _rows(plan, ledger.history, running=False)
     finally:
         ledger.close()
-    print_table(rows, title=f"{run.path}: {end.state}", file=sys.stdout)
+    _print_table(run, end.state, rows)
     click.echo(f"wallfinder: {end.reason}", err=True)
     return int(_exit_code(end, rows, fail_on))
 
@@ -188,6 +189,12 @@ def _row(cell: Cell, history: History, *, running: bool) -> CellRow:
         attempts=history.attempts.get(cell.cell_id, 0),
         running=running and cell.cell_id in history.open,
     )
+
+
+def _print_table(run: RunDirectory, state: str, rows: list[CellRow]) -> None:
+    console = result_console(sys.stdout)
+    console.print(f"{run.path}: {state}\n", soft_wrap=True)
+    console.print(result_table(rows))
 
 
 def _state(plan: Plan, history: History, *, running: bool) -> str:

@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass
 
 from orchestrator.interrupts import Interrupts
-from orchestrator.plan import Cooldown
+from orchestrator.plan_model import Cooldown
 from orchestrator.reclaim import Baseline, Step, moving, unsettled
-from orchestrator.watchdog.probe import host_probe
+from orchestrator.watchdog.probe import select_probe
 from orchestrator.watchdog.sample import HostReading
 
 _FIRST_LOOK_S = 0.1
@@ -32,7 +32,7 @@ class CoolDown:
 
     def __init__(self, plan: Cooldown, memory_bytes: int) -> None:
         self._plan, self._memory_bytes = plan, memory_bytes
-        self._probe = host_probe()
+        _, self._probe = select_probe()
         self._baseline = Baseline(memory_bytes, HostReading())
 
     def take_baseline(self) -> None:
@@ -60,4 +60,5 @@ class CoolDown:
             before, seen_at = after, now
 
     def _read(self) -> HostReading:
-        return self._probe.read_host() or HostReading()
+        host, _ = self._probe.read()
+        return host

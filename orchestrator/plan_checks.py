@@ -101,7 +101,8 @@ def _unmatched_faults(draft: Drafted) -> Iterator[Complaint]:
             cell.cell_id for cell in cells if where == () or cell.variant == getattr(settings, "name", None)
         ]
         for glob in settings.faults if not draft.unread(*where, "faults") else ():
-            if not any(fnmatch.fnmatchcase(name, glob) for name in names):
+            # `#N` behind a glob means the N-th attempt (schedule.fault_for)
+            if not any(fnmatch.fnmatchcase(name, glob.partition("#")[0]) for name in names):
                 example = names[0] if names else "c00064-b001"
                 yield (
                     (*where, "faults", glob),

@@ -5,6 +5,7 @@ Does not decide what a cell became (verdict.py), what is next (schedule.py) or h
 
 from __future__ import annotations
 
+import datetime
 import os
 import shutil
 import signal
@@ -22,13 +23,12 @@ from orchestrator.attempt_record import record_of, result_document
 from orchestrator.cells import Cell
 from orchestrator.cgroup import WorkerCgroup, remove_stale
 from orchestrator.cooldown import CoolDown
-from orchestrator.deadline import monotonic_deadline
 from orchestrator.errors import Exit, HostUnfit, LedgerUnwritable, ModelUnavailable
 from orchestrator.history import SCHEMA, StartedAttempt
 from orchestrator.host import HostFacts
 from orchestrator.interrupts import Interrupts
 from orchestrator.ledger import Ledger, utc_now
-from orchestrator.model_store import resolve_folder, resolve_hub
+from orchestrator.model_store import Resolved, resolve_folder, resolve_hub
 from orchestrator.plan import Plan, Settings, plan_digest, resolve_limits
 from orchestrator.records import CellRecord, Verdict
 from orchestrator.run_directory import RunDirectory
@@ -94,7 +94,7 @@ class Sweep:
         self._watchdog: WatchdogLink | None = None
         self._serial = 0
         self._blameless = 0
-        self._deadline_s = monotonic_deadline(plan.deadline)
+        self._deadline_s = _deadline_s(plan)
         self._cooldown = CoolDown(plan.cooldown, host.usable_memory_bytes)
 
     def run(self) -> SweepEnd:
@@ -306,23 +306,28 @@ class Sweep:
         return self._models[variant]
 
     def _resolve(self, settings: Settings) -> ModelSource:
-        model = settings.model
-        if model.kind == "synthetic":
+        model = settings.model_ref
+        if model.synthetic is not None:
             return ModelSource(
-                config_json=model.config_json,
-                dtype=model.dtype,
-                quantization_bits=model.quantization_bits,
-                quantization_group_size=model.quantization_group_size,
+                config_json=model.synthetic.config_json,
+                dtype=model.synthetic.dtype,
+                quantization_bits=model.synthetic.quantization_bits,
+                quantization_group_size=model.synthetic.quantization_group_size,
             )
+        name = model.name or ""
         if model.kind == "folder":
-            resolved = resolve_folder(Path(model.path))
+            path = resolve_folder(Path(name)).path
         else:
-            key = f"{model.hub_id}@{settings.revision or 'main'}"
-            pinned = self._history.models.get(key, {}).get("revision")
-            resolved = resolve_hub(model.hub_id, pinned or settings.revision)
-            if pinned is None:
-                self._ledger.append("model.resolved", source=key, revision=resolved.revision)
-        return ModelSource(path=str(resolved.path), trust_remote_code=settings.trust_remote_code)
+            path = self._hub_model(name, settings.revision).path
+        return ModelSource(path=str(path), trust_remote_code=settings.trust_remote_code)
+
+    def _hub_model(self, name: str, revision: str | None) -> Resolved:
+        key = f"{name}@{revision or 'main'}"
+        pinned = self._history.models.get(key, {}).get("revision")
+        resolved = resolve_hub(name, pinned or revision)
+        if pinned is None:
+            self._ledger.append("model.resolved", source=key, revision=resolved.revision)
+        return resolved
 
     # -- what goes into the ledger
 
@@ -391,6 +396,13 @@ class Sweep:
                 "not stand. Free the memory or reboot, then resume (or set cooldown.on_timeout: mark)"
             )
             raise StopSweep(SweepEnd(Exit.HOST, "stopped", reason))
+
+
+def _deadline_s(plan: Plan) -> float | None:
+    """The plan's deadline on the monotonic clock, counted from now."""
+    if plan.deadline is None:
+        return None
+    return time.monotonic() + plan.deadline.seconds_after(datetime.datetime.now(datetime.UTC))
 
 
 def interrupted_end(interrupts: Interrupts) -> SweepEnd:
