@@ -159,19 +159,20 @@ def _readable(raw: dict[str, Any], unread: list[KeyPath], place: Place) -> PlanF
     pruned = {**_PLACEHOLDERS, **pruned}
     try:
         return PlanFile.model_validate(pruned, context=place)
-    except ValidationError:  # something needed went with it, such as the name of a variant
-        whole = {path[0] for path in unread}
-        kept = {key: value for key, value in raw.items() if key not in whole}
+    except ValidationError as error:  # something needed is not there, such as the name of a variant
+        whole = {detail["loc"][0] for detail in error.errors(include_url=False)}
+        kept = {key: value for key, value in pruned.items() if key not in whole}
         return PlanFile.model_validate({**_PLACEHOLDERS, **kept}, context=place)
 
 
 def _prune(raw: dict[str, Any], path: KeyPath) -> None:
-    """Takes out the innermost mapping's key on the path; within `model` all of it, since its keys are free."""
-    holder, key, node = raw, path[0], raw
+    """Takes out the innermost mapping's key on the path; of `model` all, since its keys are free."""
+    holder, key = raw, path[0]
+    node: Any = raw
     for part in path if path[0] != "model" else path[:1]:
         if isinstance(node, dict):
             holder, key = node, part
-        node = node.get(part) if isinstance(node, dict) else _item(node, part)
+        node = node.get(str(part)) if isinstance(node, dict) else _item(node, part)
     holder.pop(str(key), None)
 
 

@@ -50,7 +50,7 @@ def _variant_names(draft: Drafted) -> Iterator[Complaint]:
         if seen.setdefault(variant.name.casefold(), at) != at:
             yield (
                 ("variants", at, "name"),
-                f"{variant.name} names another variant too (capitals do not tell them apart); give it its own",
+                f"{variant.name} names another variant too (capitals do not count); give it its own",
             )
 
 
@@ -119,8 +119,12 @@ def _scopes(draft: Drafted) -> Iterator[tuple[KeyPath, Settings, frozenset[str]]
 
 
 def _settings(draft: Drafted) -> Iterator[Complaint]:
-    for path, settings, own in _scopes(draft):
-        for keys, text in _contradictions(settings):
+    unused = [((), draft.file, frozenset[str]())] if draft.file.variants or draft.unread("variants") else []
+    scopes = [(path, own, (*_thresholds(s), *_contradictions(s))) for path, s, own in _scopes(draft)]
+    # Thresholds in the wrong order are a slip also where every variant has its own.
+    scopes += [(path, own, tuple(_thresholds(s))) for path, s, own in unused]
+    for path, own, wrongs in scopes:
+        for keys, text in wrongs:
             if any(draft.unread(*key) or draft.unread(*path, *key) for key in keys):
                 continue
             said = [key for key in keys if key[0] in own]
@@ -143,6 +147,9 @@ def _contradictions(settings: Settings) -> Iterator[tuple[tuple[KeyPath, ...], s
             (("revision",), ("model",)),
             f"only a hub model has revisions, and this one is a {kind}; leave it out",
         )
+
+
+def _thresholds(settings: Settings) -> Iterator[tuple[tuple[KeyPath, ...], str]]:
     dog = settings.watchdog
     swap = _out_of_order(dog.swap_growth.soft, dog.swap_growth.hard)
     if swap is not None:

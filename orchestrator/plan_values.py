@@ -16,8 +16,8 @@ _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
 _TRUE = frozenset(("true", "True", "TRUE"))
 _FALSE = frozenset(("false", "False", "FALSE"))
-_YES = frozenset(("yes", "on", "y"))
-_NO = frozenset(("no", "off", "n"))
+_YES = frozenset(("yes", "on"))
+_NO = frozenset(("no", "off"))
 _DIGITS = 19  # of 2**63 - 1
 
 

@@ -251,7 +251,7 @@ class _Composer:
         text = event.value
         if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text):
             self._complain(line, "holds a NUL or half a character; leave it out")
-            text = "".join("?" if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in text)
+            text = "".join("_" if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in text)
         return Scalar(text, plain=event.style is None, line=line)
 
     def _alias(self, anchor: str, line: int) -> Node:

@@ -21,8 +21,8 @@ FAULTS: dict[str, tuple[str, str | None, str]] = {
     "hang_gil@decode:deaf": ("timed_out", "stalled", ""),
     "spin@decode": ("timed_out", "stalled", ""),
     "slow@decode:400": ("hit_the_wall", "step_inflation", ""),
-    "segfault@decode": ("crashed", "SIGSEGV", "SIGSEGV"),
-    "segfault@load": ("crashed", "SIGSEGV", "load"),
+    "segfault@decode": ("crashed", "sigsegv", "SIGSEGV"),
+    "segfault@load": ("crashed", "sigsegv", "load"),
     "abort@decode:oom": ("hit_the_wall", "metal_oom", ""),
     "abort@decode:timeout": ("crashed", "gpu_timeout", ""),
     "abort@decode:resource": ("crashed", "metal_resource_limit", ""),
@@ -116,24 +116,20 @@ def test_a_memory_wall_skips_what_it_dominates_and_the_sweep_exits_0(tmp_path: P
 
 def test_a_model_that_does_not_load_stops_its_variant_only(tmp_path: Path) -> None:
     with desk(tmp_path) as at:
-        done = at.run(
-            at.plan(
-                batches=[1, 2],
-                variants=[{"name": "absent", "model": str(tmp_path / "no-such-folder"), "faults": {}}, {"name": "fine"}],
-            )
-        )
+        model = tmp_path / "model"
+        model.mkdir()
+        (model / "config.json").write_text('{"model_type": "no_such_architecture"}')
+        other = {"name": "other", "model": str(model), "engine": "batched"}
+        done = at.run(at.plan(batches=[1, 2], variants=[other, {"name": "fine"}]))
         cells = {cell["cell_id"]: cell for cell in at.status()["cells"]}
-        assert [cells[f"absent/c00064-b00{n}"]["verdict"] for n in (1, 2)] == ["failed", "failed"]
-        assert "no such folder" in cells["absent/c00064-b001"]["detail"]
+        assert [cells[f"other/c00064-b00{n}"]["verdict"] for n in (1, 2)] == ["failed", "failed"]
+        assert [cells[f"other/c00064-b00{n}"]["attempts"] for n in (1, 2)] == [1, 0]
+        assert "no_such_architecture" in cells["other/c00064-b001"]["detail"]
         assert [cells[f"fine/c00064-b00{n}"]["verdict"] for n in (1, 2)] == ["completed", "completed"]
         assert done.returncode == 1
 
 
-def leak_of_the_group(at: Desk) -> None:
-    at.run(at.plan(batches=[1], faults={"c00064-b001": "grandchild@decode"}))
-
-
 def test_a_grandchild_that_holds_the_pipe_is_ended_with_its_group(tmp_path: Path) -> None:
     with desk(tmp_path) as at:  # the desk fails the test where a process is left
-        leak_of_the_group(at)
+        at.run(at.plan(batches=[1], faults={"c00064-b001": "grandchild@decode"}))
         assert at.verdicts() == {"c00064-b001": ("completed", None)}
