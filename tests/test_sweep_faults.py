@@ -118,13 +118,13 @@ def test_a_model_that_does_not_load_stops_its_variant_only(tmp_path: Path) -> No
     with desk(tmp_path) as at:
         model = tmp_path / "model"
         model.mkdir()
-        (model / "config.json").write_text('{"model_type": "no_such_architecture"}')
+        (model / "config.json").write_text('{"model_type": "llama"}')
         other = {"name": "other", "model": str(model), "engine": "batched"}
         done = at.run(at.plan(batches=[1, 2], variants=[other, {"name": "fine"}]))
         cells = {cell["cell_id"]: cell for cell in at.status()["cells"]}
         assert [cells[f"other/c00064-b00{n}"]["verdict"] for n in (1, 2)] == ["failed", "failed"]
         assert [cells[f"other/c00064-b00{n}"]["attempts"] for n in (1, 2)] == [1, 0]
-        assert "no_such_architecture" in cells["other/c00064-b001"]["detail"]
+        assert "No safetensors found" in cells["other/c00064-b001"]["detail"]
         assert [cells[f"fine/c00064-b00{n}"]["verdict"] for n in (1, 2)] == ["completed", "completed"]
         assert done.returncode == 1
 
