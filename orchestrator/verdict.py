@@ -336,7 +336,7 @@ def _failed(facts: AttemptFacts, failure: Failure) -> Judgement:
         text or last_words(failure.traceback) or "The worker reported an error without words.",
         failure.remedy or "see the worker's log",
         retryable=not named,
-        stops_variant=not of_the_cell or failure.phase in {"starting", "load"},
+        stops_variant=not of_the_cell or (failure.kind == "error" and failure.phase in {"starting", "load"}),
     )
 
 
