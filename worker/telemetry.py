@@ -155,7 +155,7 @@ class TelemetryPage:
     @property
     def stop_requested(self) -> bool:
         """Whether somebody asked the worker to end."""
-        return _WORD.unpack_from(self._map, _STOP_AT)[0] != 0
+        return bool(_WORD.unpack_from(self._map, _STOP_AT)[0])
 
     def open_as_worker(self) -> None:
         """Signs the page with the caller's pid."""
