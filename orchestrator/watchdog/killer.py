@@ -1,10 +1,10 @@
 """Owns the stop ladder: flag, SIGTERM, SIGKILL to the group, unkillable; and the rule of whom it may signal.
 
-Does not decide that a worker must end (policy.py). The ladder itself is pure: `begin` and `climb` take the time and
-say which rung is due; `Killer` is the thin shell that acts.
+Does not decide that a worker must end (policy.py). The ladder itself is pure: `begin` and `climb` take the
+time and say which rung is due; `Killer` is the thin shell that acts.
 
-The flag comes first because a clean exit lets Metal give its wired memory back; a plain SIGKILL has left it wired
-until reboot. Once begun the ladder goes on, also if progress resumes: the worker was told to stop.
+The flag comes first because a clean exit lets Metal give its wired memory back; a plain SIGKILL has left it
+wired until reboot. Once begun the ladder goes on, also if progress resumes: the worker was told to stop.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def graces(step_s: float | None, footprint_bytes: int | None, wired: bool) -> Gr
     """The graces of one ladder.
 
     The flag is seen between two steps, so its grace follows the recent step time. Where a clean exit matters
-    (`wired`: a platform whose GPU memory stays wired after a SIGKILL) it also follows what has to be given back,
-    at an assumed 10 GB/s.
+    (`wired`: a platform whose GPU memory stays wired after a SIGKILL) it also follows what has to be given
+    back, at an assumed 10 GB/s.
     """
     at_least_s, at_most_s = (1.5, 10.0) if wired else (1.0, 5.0)
     wanted_s = 1.5 * (step_s or 0.0)
@@ -74,8 +74,8 @@ def climb(ladder: Ladder, now_s: float, hurry: bool) -> Ladder:
 def signal_group(pid: int, number: int) -> bool:
     """Signals the process group `pid` leads; whether there was anybody to signal.
 
-    The leader must not have been reaped by now, or its number could be another's. macOS answers EPERM for a group
-    of zombies only, which is nobody to signal as well.
+    The leader must not have been reaped by now, or its number could be another's. macOS answers EPERM for a
+    group of zombies only, which is nobody to signal as well.
     """
     if pid <= 1:
         raise ValueError(f"{pid} is no worker")
@@ -93,7 +93,7 @@ def signal_group(pid: int, number: int) -> bool:
 
 
 def kill_cgroup(cgroup_dir: str | None) -> int:
-    """SIGKILL to every process in the worker's own cgroup; how many. It holds the worker and what it started."""
+    """SIGKILL to every process in the worker's own cgroup, which holds what it started; how many."""
     if cgroup_dir is None:
         return 0
     try:
@@ -138,7 +138,7 @@ class Killer:
         return [self._take(self._ladder)]
 
     def tick(self, now_s: float) -> list[str]:
-        """Takes the rung that is due, if one is; the names of those taken. Call it only while the worker lives."""
+        """Takes the rung that is due, if one is; its name. Call it only while the worker lives."""
         if self._ladder is None:
             return []
         ladder = climb(self._ladder, now_s, self._hurry)

@@ -13,13 +13,15 @@ _ROOT = Path(__file__).resolve().parents[2]
 def spawn_watchdog(page_fd: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Starts the watchdog of a sweep; the process, and our end of the socket to it.
 
-    Closing that end (or dying) makes the watchdog kill what it watches and exit. The first message is `Ready`.
+    Closing that end (or dying) makes the watchdog kill what it watches and exit. The first message is
+    `Ready`.
 
     Raises:
         OSError: the process could not be started.
     """
     ours, theirs = socket.socketpair()
-    # ROOT goes last: in an installed wheel it is site-packages, whose modules must not shadow the standard library's.
+    # ROOT goes last: in an installed wheel it is site-packages, whose modules must not shadow the standard
+    # library's.
     code = (
         f"import sys; sys.path.append({str(_ROOT)!r}); "
         f"from orchestrator.watchdog.main import main; main({theirs.fileno()}, {page_fd})"

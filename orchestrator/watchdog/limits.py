@@ -10,8 +10,8 @@ class Limits:
     """Every rule is a threshold and a duration.
 
     `memory_bytes` is the memory that counts: the machine's, or the worker's own bound where it has one.
-    `expected_step_s` is what smaller completed cells predict for a decode step of this cell, None where there are none.
-    Soft thresholds act when two signals agree for `corroborated_s`; hard ones act alone, sustained.
+    `expected_step_s` is what smaller completed cells predict for a decode step of this cell, None where there
+    are none. Soft thresholds act when two signals agree for `corroborated_s`; hard ones act alone, sustained.
     """
 
     memory_bytes: int

@@ -26,7 +26,8 @@ from worker.telemetry import TelemetryPage
 
 RECEIVE_BYTES = 65536
 REMOVE_CGROUP_S = 5.0
-# Our life hangs on the socket alone: a terminal's Ctrl-C or hang-up must not take the guard before the worker.
+# Our life hangs on the socket alone: a terminal's Ctrl-C or hang-up must not take the guard before the
+# worker.
 _IGNORED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -52,9 +53,9 @@ class Watchdog:
         self._outbox.post(ready)
         while self._take_messages():
             watched = self._watched
-            if watched is not None and watched.due_s is not None and time.monotonic() >= watched.due_s:
-                if not watched.tick():
-                    self._release()
+            due_s = None if watched is None else watched.due_s
+            if watched is not None and due_s is not None and time.monotonic() >= due_s and not watched.tick():
+                self._release()
         if self._watched is not None:
             self._watched.kill()
             remove_cgroup(self._watched.watch.cgroup_dir)

@@ -1,5 +1,6 @@
-"""Owns what waits to be sent to the orchestrator. Does not wait: samples that find no room are dropped and counted.
+"""Owns what waits to be sent to the orchestrator.
 
+Does not wait: samples that find no room are dropped and counted.
 Everything else (what was done, what was released) is kept; there are a handful of those per attempt.
 """
 
@@ -34,7 +35,7 @@ class Outbox:
         self.flush()
 
     def post_samples(self, serial: int, samples: list[dict[str, Any]]) -> None:
-        """Sends a batch of samples, or drops it where the orchestrator is behind; the next batch tells how many."""
+        """Sends a batch, or drops it where the orchestrator is behind; the next one tells how many."""
         self.flush()
         if len(self._waiting) > SAMPLES_WAITING_BYTES:
             self._dropped += len(samples)

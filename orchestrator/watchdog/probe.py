@@ -1,6 +1,7 @@
 """Owns the Probe protocol and the one place that selects a platform.
 
-Does not read anything itself; every platform's module imports everywhere, so its parsing is tested everywhere.
+Does not read anything itself; every platform's module imports everywhere, so its parsing is tested
+everywhere.
 """
 
 from __future__ import annotations
@@ -23,6 +24,28 @@ class Probe(Protocol):
 
     def forget(self) -> None:
         """Closes what belongs to the worker."""
+
+
+class HostProbe(Protocol):
+    """Reads one machine."""
+
+    def read_host(self) -> HostReading:
+        """The readings of now; what failed is None."""
+
+
+def host_probe() -> HostProbe:
+    """The probe of this platform for whoever wants the machine alone.
+
+    Raises:
+        OSError: as `select_probe`.
+    """
+    if sys.platform == "darwin":
+        from orchestrator.watchdog.probe_macos import MacProbe  # late: see select_probe
+
+        return MacProbe()
+    from orchestrator.watchdog.probe_linux import LinuxProbe  # late: see select_probe
+
+    return LinuxProbe()
 
 
 def select_probe() -> tuple[str, Probe]:

@@ -1,7 +1,7 @@
 """Owns the Linux readings: /proc, pressure stall information, and the worker's cgroup, v1 or v2.
 
-Does not judge them. Descriptors are opened when a worker is watched and read with `pread`. Nothing here takes the
-worker's memory lock (as smaps would), so a read returns also while the worker is wedged in a page fault.
+Does not judge them. Descriptors are opened when a worker is watched and read with `pread`. Nothing here takes
+the worker's memory lock (as smaps would), so a read returns also while the worker is wedged in a page fault.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def stall_seconds(text: bytes) -> float | None:
 
 
 def parse_host(meminfo: bytes | None, vmstat: bytes | None, pressure: bytes | None) -> HostReading:
-    """The machine from the text of /proc/meminfo, /proc/vmstat and /proc/pressure/memory; None: not readable."""
+    """The machine from the text of /proc/meminfo, vmstat and pressure/memory; None: not readable."""
     meminfo, vmstat = meminfo or b"", vmstat or b""
     swap_total, swap_free = _kib(meminfo, b"SwapTotal:"), _kib(meminfo, b"SwapFree:")
     return HostReading(
@@ -185,10 +185,13 @@ class LinuxProbe:
 
     def read(self) -> tuple[HostReading, WorkerReading]:
         """Both readings; never raises."""
-        host = parse_host(self._meminfo.read(), self._vmstat.read(), self._pressure.read())
         stat, status = (None, None) if self._worker is None else (s.read() for s in self._worker)
         cgroup = CgroupText({name: source.read() for name, source in self._cgroup.items()})
-        return host, parse_worker(stat, status, cgroup)
+        return self.read_host(), parse_worker(stat, status, cgroup)
+
+    def read_host(self) -> HostReading:
+        """The machine alone."""
+        return parse_host(self._meminfo.read(), self._vmstat.read(), self._pressure.read())
 
     def forget(self) -> None:
         """Closes the worker's files."""

@@ -1,7 +1,7 @@
-"""Owns the form in which samples leave the watchdog: plain dictionaries, without what is not known, and back again.
+"""Owns the form in which samples leave the watchdog: plain dictionaries without unknowns, and back again.
 
-Does not write files. A sample carries only the decode steps that are new since the one before, so a recording of
-n steps holds n of them and not 64 n; `SampleReader` puts the last 64 together again.
+Does not write files. A sample carries only the decode steps that are new since the one before, so a recording
+of n steps holds n of them and not 64 n; `SampleReader` puts the last 64 together again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PROGRESS = tuple(f.name for f in dataclasses.fields(ProgressReading) if f.name 
 
 
 def encode_sample(sample: Sample, steps_before: int) -> dict[str, Any]:
-    """The sample as plain values; `steps_before` is `total_steps` of the sample before it, 0 for the first."""
+    """The sample as plain values; `steps_before` is `total_steps` of the one before it, 0 for the first."""
     body: dict[str, Any] = {
         "monotonic_s": round(sample.monotonic_s, 6),
         "boottime_s": round(sample.boottime_s, 6),

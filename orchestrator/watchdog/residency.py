@@ -1,4 +1,4 @@
-"""Owns what keeps the watchdog itself alive and awake: locked memory, oom score, priority, the parent's death.
+"""Owns what keeps the watchdog alive and awake: locked memory, oom score, priority, the parent's death.
 
 Does not keep the worker alive, on the contrary. Each protection is verified where the platform lets it be and
 reported as `verified` or `absent`; none of them is needed for the watchdog to work.
@@ -27,7 +27,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def settle_memory(page: mmap.mmap) -> str:
-    """Gives back what start-up left behind, then locks what stays. Call it after warm-up, and again when idle."""
+    """Gives back what start-up left, then locks what stays. Call it after warm-up, and again when idle."""
     gc.collect()
     gc.freeze()
     libc = _libc()
@@ -86,7 +86,7 @@ def _raise_priority() -> str:
 
 
 def _wake_on_parent_death() -> str:
-    """Has the kernel send SIGCONT when the orchestrator dies: a stopped watchdog wakes up and sees the socket's end.
+    """Has the kernel send SIGCONT when the orchestrator dies: a stopped watchdog then sees the socket's end.
 
     A deadly signal here would end the watchdog before it has cleaned up.
     """

@@ -37,6 +37,7 @@ class WorkerReading:
 
     state: str | None = None
     footprint_bytes: int | None = None
+    peak_footprint_bytes: int | None = None  # macOS: kept by the kernel, so it sees peaks between two samples
     resident_bytes: int | None = None
     swapped_bytes: int | None = None
     major_faults_total: int | None = None

@@ -5,6 +5,9 @@ Does not own the loop, the socket or the descriptors (main.py). Opens nothing an
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +70,7 @@ class Watched:
         return not self._killer.is_unkillable
 
     def stop(self, cause: str, hurry: bool) -> None:
-        """Ends the worker for a reason that is not the policy's. The first cause wins; `hurry` always counts."""
+        """Ends the worker for a reason not the policy's. The first cause wins; `hurry` always counts."""
         if self._worker_is_gone:
             return
         if self._cause is None:
@@ -81,7 +84,7 @@ class Watched:
         The leader must be a zombie that nobody has reaped (or unkillable), so its number is still its own.
         """
         if not self._killer.is_unkillable:
-            signal_group(self.watch.pid, 9)
+            signal_group(self.watch.pid, signal.SIGKILL)
             kill_cgroup(self.watch.cgroup_dir)
         self._read()
         self.send_samples()
@@ -89,8 +92,14 @@ class Watched:
         return self._released()
 
     def kill(self) -> None:
-        """Ends worker, group and cgroup at once: the orchestrator is gone and nobody asks for the rest."""
-        signal_group(self.watch.pid, 9)
+        """Ends worker, group and cgroup at once: the orchestrator is gone and nobody asks for the rest.
+
+        Whoever adopted the worker may have reaped it: then its number is another's if it is a process again.
+        """
+        _, worker = self._read()
+        proc = f"/proc/{self.watch.pid}"
+        if worker.state is not None or sys.platform == "darwin" or not os.path.exists(proc):  # noqa: PTH110 - pathlib costs 0.8 MB
+            signal_group(self.watch.pid, signal.SIGKILL)
         kill_cgroup(self.watch.cgroup_dir)
 
     def send_samples(self) -> None:
@@ -104,8 +113,9 @@ class Watched:
 
     def _read(self) -> tuple[HostReading, WorkerReading]:
         host, worker = self._probe.read()
-        if worker.footprint_bytes is not None:
-            self._peak_footprint = max(self._peak_footprint or 0, worker.footprint_bytes)
+        for footprint in (worker.footprint_bytes, worker.peak_footprint_bytes):
+            if footprint is not None:
+                self._peak_footprint = max(self._peak_footprint or 0, footprint)
         if self._first is None:
             self._first = (host, worker)
         self._last = (host, worker)
@@ -148,7 +158,8 @@ class Watched:
         self._state, action = decide(self.watch.limits, self._state, sample)
         if not isinstance(action, Stop):
             return False
-        # Once more just before acting: the worker may have ended, or this process may have been stopped meanwhile.
+        # Once more just before acting: the worker may have ended, or this process may have been stopped
+        # meanwhile.
         self._state, again = decide(self.watch.limits, self._state, self._sample())
         if self._worker_is_gone or not isinstance(again, Stop):
             return False
@@ -162,9 +173,9 @@ class Watched:
 
     def _start_ladder(self, hurry: bool) -> None:
         now = time.monotonic()
-        figures = self._state.figures
-        step_s = None if figures is None else max(figures.step_s or 0.0, figures.acute_step_s or 0.0)
-        allowed = graces(step_s, None if figures is None else figures.footprint_bytes, self._wired)
+        memory, pace = self._state.memory, self._state.pace
+        step_s = None if pace is None else max(pace.step_s or 0.0, pace.acute_step_s or 0.0)
+        allowed = graces(step_s, None if memory is None else memory.footprint_bytes, self._wired)
         self._tell(self._killer.start(now, allowed, hurry=hurry), now)
 
     def _climb(self) -> bool:
@@ -178,13 +189,14 @@ class Watched:
             self._outbox.post(Rung(self.watch.serial, name, round(now_s, 3)))
 
     def _released(self) -> Released:
-        host, worker = self._span("host"), self._span("worker")
-        kills = [n for n in (host("oom_kill_total"), worker("cgroup_oom_kill_total")) if n is not None]
+        kills = [
+            n for n in (self._risen("oom_kill_total"), self._risen("cgroup_oom_kill_total")) if n is not None
+        ]
         oom_kills = max(kills) if kills else None
         memory = dict(memory_evidence(self._state, time.monotonic()))
         if oom_kills:
             memory["oom_kills"] = oom_kills
-        stalled = host("pressure_stall_total_s")
+        stalled_s = self._grown("pressure_stall_total_s")
         return Released(
             serial=self.watch.serial,
             cause=self._cause,
@@ -193,9 +205,9 @@ class Watched:
             unkillable=self._killer.is_unkillable,
             peak_footprint_bytes=self._peak_footprint,
             swap_growth_bytes=self._state.swap_growth_max_bytes,
-            swapin_bytes=host("swapin_total_bytes"),
-            swapout_bytes=host("swapout_total_bytes"),
-            pressure_stall_s=None if stalled is None else round(stalled, 6),
+            swapin_bytes=self._risen("swapin_total_bytes"),
+            swapout_bytes=self._risen("swapout_total_bytes"),
+            pressure_stall_s=None if stalled_s is None else round(stalled_s, 6),
             oom_kills=oom_kills,
             late_max_s=round(self._late_max_s, 6),
             samples=self._samples,
@@ -203,14 +215,14 @@ class Watched:
             memory_evidence=memory,
         )
 
-    def _span(self, which: str) -> Any:  # noqa: ANN401 - see below
-        """A function that tells how much a counter rose between the first and the last reading."""
-        at = 0 if which == "host" else 1
+    def _grown(self, name: str) -> float | None:
+        """How much a counter of host or worker rose between the first and the last reading."""
+        if self._first is None or self._last is None:
+            return None
+        at = 0 if hasattr(self._first[0], name) else 1
+        before, after = getattr(self._first[at], name), getattr(self._last[at], name)
+        return None if before is None or after is None else max(0, after - before)
 
-        def grown(name: str) -> Any:
-            if self._first is None or self._last is None:
-                return None
-            before, after = getattr(self._first[at], name), getattr(self._last[at], name)
-            return None if before is None or after is None else max(0, after - before)
-
-        return grown
+    def _risen(self, name: str) -> int | None:
+        grown = self._grown(name)
+        return None if grown is None else int(grown)

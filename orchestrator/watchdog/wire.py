@@ -66,7 +66,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """A batch of samples as plain dictionaries, ready for samples.jsonl; `dropped` counts those that were lost."""
+    """A batch of samples as plain dictionaries (recording.py); `dropped` counts those lost before it."""
 
     type: ClassVar[str] = "samples"
     serial: int
@@ -76,7 +76,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Acted:
-    """The watchdog decided to end the worker. `evidence` is a list of sentences' worth of figures by signal."""
+    """The watchdog ends the worker. `evidence` holds figures and thresholds by name."""
 
     type: ClassVar[str] = "acted"
     serial: int
@@ -98,8 +98,8 @@ class Rung:
 class Released:
     """The watchdog has let go of the worker: the orchestrator may reap it.
 
-    `cause` is why we ended it, None where it ended by itself. Peaks are over the whole attempt, growth over the
-    attempt's own baseline; `late_max_s` is the watchdog's own worst lateness.
+    `cause` is why we ended it, None where it ended by itself. Peaks are over the whole attempt, growth over
+    the attempt's own baseline; `late_max_s` is the watchdog's own worst lateness.
     """
 
     type: ClassVar[str] = "released"
