@@ -96,6 +96,8 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 def _number(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
     text = repr(value) if math.isfinite(value) else (".inf" if value > 0 else "-.inf")
+    if "e" in text and "." not in text:  # YAML 1.1 reads 1e-05 as a text
+        text = text.replace("e", ".0e", 1)
     return dumper.represent_scalar("tag:yaml.org,2002:float", text)
 
 
