@@ -8,7 +8,8 @@ from typing import Any
 from orchestrator import metrics, verdict
 from orchestrator.attempt import Order, Outcome
 from orchestrator.cells import Cell
-from orchestrator.records import CellRecord
+from orchestrator.records import CellRecord, Metrics
+from worker.telemetry import Phase, Telemetry
 
 
 def record_of(
@@ -18,6 +19,8 @@ def record_of(
     judgement = verdict.judge(_facts(order, outcome, platform))
     spec, released, telemetry = order.spec, outcome.released, outcome.telemetry
     numbers = metrics.summarise(outcome.reps, outcome.model, spec.batch, spec.gen_tokens)
+    if telemetry is not None:
+        numbers = with_broken_phase(numbers, telemetry)
     valid, reasons = None, ()
     if judgement.verdict is verdict.Verdict.COMPLETED:
         valid, reasons = metrics.validity(numbers, outcome.reps, released, order.limits.memory_bytes)
@@ -54,6 +57,19 @@ def record_of(
         boot_id=boot_id,
     )
     return record, judgement
+
+
+def with_broken_phase(numbers: Metrics, telemetry: Telemetry) -> Metrics:
+    """The metrics, with MLX's peak of the phase that was under way where no finished repetition shows as much.
+
+    A warm-up is a whole repetition: before its first decode step it prefills.
+    """
+    if telemetry.peak_bytes <= (numbers.peak_memory_bytes or 0):
+        return numbers
+    phase = telemetry.phase
+    if phase is Phase.WARMUP:
+        phase = Phase.DECODE if telemetry.step else Phase.PREFILL
+    return dataclasses.replace(numbers, peak_memory_bytes=telemetry.peak_bytes, peak_phase=phase.label)
 
 
 def result_document(record: CellRecord, order: Order, outcome: Outcome) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -61,8 +62,8 @@ class StopSweep(Exception):
         self.end = end
 
 
-class SweepScreen:
-    """What a sweep tells whoever shows it. The default shows nothing."""
+class SweepScreen(Protocol):
+    """What a sweep tells whoever shows it."""
 
     def running(self, cell: Cell, settings: Settings, attempt: int, glimpse: Glimpse) -> None:
         """Called about four times a second."""
