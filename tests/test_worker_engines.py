@@ -94,7 +94,7 @@ def test_evaluating_all_prefill_logits_costs_their_memory() -> None:
 
 
 def test_repetitions_leave_nothing_behind() -> None:
-    """The step in flight makes the figure waver by a few kilobytes; a cache left behind would be 786 of them."""
+    """The step in flight makes the figure waver by some kilobytes; a cache left behind would be 786."""
     results = tiny.run_rep(tiny.LLAMA, "batched", reps=4, **SHAPE)
     active = [result.active_bytes for result in results]
     assert max(active) - min(active) < 0.1 * results[0].kv_cache_bytes

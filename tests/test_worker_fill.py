@@ -23,8 +23,10 @@ def test_capacity_is_that_of_a_prefill(engine: str, context: int) -> None:
     assert random.generated_tokens == real.generated_tokens == 8
     assert len(random.chunk_s) == len(real.chunk_s)
     assert random.finite_logits
-    # Decode costs the same: within the pattern, which is one token of one row, and alignment.
-    assert random.decode_peak_bytes == pytest.approx(real.decode_peak_bytes, rel=0.01)
+    # Decode costs the same. The copy at a growth takes one layer (of two) more for a moment, and falls to prefill
+    # or to decode, whichever the step in flight belongs to.
+    one_layer = real.kv_cache_bytes / 2
+    assert random.decode_peak_bytes == pytest.approx(real.decode_peak_bytes, abs=one_layer, rel=0.05)
 
 
 @pytest.mark.parametrize("engine", ["batched", "lockstep"])
@@ -66,7 +68,9 @@ def test_what_is_written_is_random_in_every_row() -> None:
     (pattern,) = fill.learn([one])
     cache = KVCache()
     chunks: list[None] = []
-    fill.fill([cache], [pattern], rows=3, tokens=100, chunk=64, seed=0, chunk_done=lambda: chunks.append(None))
+    fill.fill(
+        [cache], [pattern], rows=3, tokens=100, chunk=64, seed=0, chunk_done=lambda: chunks.append(None)
+    )
     keys, values = cache.keys_and_values()
     assert keys.shape == (3, 2, 100, 32)
     assert values.shape == (3, 2, 100, 16)

@@ -1,4 +1,4 @@
-"""Models come from folders or are made up; what cannot be loaded says which kind of trouble it is, and the remedy."""
+"""Models come from folders or are made up; what cannot be loaded says why, and the remedy."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_quantized_config_is_taken_at_its_word() -> None:
 
 
 def test_loading_never_holds_much_more_than_the_weights() -> None:
-    """Random weights are made in float32 and then quantized; one at a time, that is one weight's worth more."""
+    """Random weights are made in float32, then quantized; one at a time, that is one weight's worth more."""
     wide = {**tiny.LLAMA, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 8}
     mx.clear_cache()
     before = mx.get_active_memory()
@@ -117,7 +117,11 @@ def test_loading_never_holds_much_more_than_the_weights() -> None:
             "bad_config",
             "llama needs num_hidden_layers, intermediate_size, num_attention_heads, rms_norm_eps, vocab_size",
         ),
-        (json.dumps({**tiny.LLAMA, "num_attention_heads": 0, "head_dim": None}), "bad_config", "ZeroDivisionError"),
+        (
+            json.dumps({**tiny.LLAMA, "num_attention_heads": 0, "head_dim": None}),
+            "bad_config",
+            "ZeroDivisionError",
+        ),
         (json.dumps({**tiny.LLAMA, "hidden_size": "wide"}), "bad_config", "llama: "),
         (json.dumps({**tiny.LLAMA, "dtype": "int7"}), "bad_config", "float32, float16, bfloat16"),
     ],

@@ -188,6 +188,7 @@ def _time_rep(
     last = first_token = time.perf_counter_ns()
     _demand_rows(first_rows, spec.batch, "the first token")
     prefill = memory.read()
+    prefill_peak = max(prefill.peak_bytes, prefill.active_bytes)
     memory.reset_peak()
     if rep >= 0:
         progress.enter(Phase.DECODE, rep=rep)
@@ -205,13 +206,17 @@ def _time_rep(
         _demand_rows(rows, spec.batch, f"decode step {step + 1}")
         _show(memory, progress)
         progress.stepped(steps[-1])
+        if step == 0 and spec.gen_tokens > 2:
+            # What prefill held may be freed late, by another thread: its peak ends with the first step.
+            prefill_peak = max(prefill_peak, memory.read().peak_bytes)
+            memory.reset_peak()
     return _Timed(
         prefill_s=(first_token - began) / 1e9,
         chunk_s=[(b - a) / 1e9 for a, b in zip([began, *chunk_ends], chunk_ends, strict=False)],
         step_s=[ns / 1e9 for ns in steps],
         rows_per_step=rows_per_step,
         first_rows=first_rows,
-        prefill_peak_bytes=max(prefill.peak_bytes, prefill.active_bytes),
+        prefill_peak_bytes=prefill_peak,
         end=memory.read(),
     )
 

@@ -30,6 +30,7 @@ _BYTES_PER_TOKEN = 1024
 _LOAD_MARKS = 4
 _CHUNK_S = 0.001
 _STEP_S = 0.001
+_WARM_STEPS = 16
 
 
 class MadeUpMemory:
@@ -66,7 +67,7 @@ class FaultyEngine:
     """Sleeps a millisecond per chunk and per step, and plays its fault when the phase comes.
 
     Prefill faults strike after the first chunk of the first measured repetition, decode faults after a
-    quarter of its steps (at least one), so that there is always something to keep and a baseline to compare
+    quarter of its steps (one to sixteen), so that there is always something to keep and a baseline to compare
     with.
     """
 
@@ -98,7 +99,7 @@ class FaultyEngine:
 
     def step(self) -> int:
         """Sleeps a moment."""
-        if self._steps >= max(1, (self._spec.gen_tokens - 1) // 4):
+        if self._steps >= min(_WARM_STEPS, max(1, (self._spec.gen_tokens - 1) // 4)):
             self._reach("decode")
         if self._steps >= 1:
             self._reach("warmup")
