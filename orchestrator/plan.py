@@ -37,6 +37,7 @@ from orchestrator.plan_yaml import (
     unwrapped,
 )
 
+MAX_PROBLEMS = 500  # more than that is no plan, and nobody reads on
 _SMALLEST = "the smallest plan has model, batches and contexts"
 _EXAMPLES = {
     "model": "`model: mlx-community/Qwen3-8B-4bit`",
@@ -90,7 +91,11 @@ def parse_plan(text: str, label: str, place: Place, name: str = "plan") -> Plan:
         problems.append(Problem(tree.line, (), f"{described(unwrapped(tree))} is no plan; {_SMALLEST}"))
     if problems or plan is None:
         problems.sort(key=lambda problem: problem.line or 0)
-        raise PlanError(list(dict.fromkeys(problem.render(label) for problem in problems)))
+        rendered = list(dict.fromkeys(problem.render(label) for problem in problems))
+        more = len(rendered) - MAX_PROBLEMS
+        raise PlanError(
+            rendered[:MAX_PROBLEMS] + ([f"{label}: and {more} problems more"] if more > 0 else [])
+        )
     return plan
 
 
@@ -140,9 +145,11 @@ def _build(raw: dict[str, Any], place: Place, name: str) -> tuple[Plan | None, l
     try:
         file = PlanFile.model_validate(raw, context=place)
     except ValidationError as error:
-        for detail in error.errors(include_url=False):
+        details = error.errors(include_url=False)
+        for detail in details[:MAX_PROBLEMS]:
             found += _complaints_of(detail)
-        file = _readable(raw, [path for path, _ in found], place)
+        unread = [path for path, _ in found] + [detail["loc"] for detail in details[MAX_PROBLEMS:]]
+        file = _readable(raw, unread, place)
     bad = frozenset(path for path, _ in found)
     variants = tuple(_resolved(file, variant) for variant in file.variants)
     found += complaints(Drafted(file, variants, bad))

@@ -411,3 +411,11 @@ def test_a_plan_under_another_name() -> None:
     assert rename_plan(read(GOOD), "night 2").name == "night 2"
     with pytest.raises(PlanError, match=r"^--name: \.\./x cannot name a folder"):
         rename_plan(read(GOOD), "../x")
+
+
+def test_a_flood_of_problems_is_cut() -> None:
+    found = problems("".join(f"k{n}: 1\n" for n in range(2000)))
+    assert len(found) <= 501
+    found = problems(f"model: a/b\ncontexts: [64]\nbatches: [{'x, ' * 2000}]\n")
+    assert len(found) == 501
+    assert found[-1].endswith("problems more")

@@ -219,14 +219,14 @@ def reads_or_complains(text: str) -> None:
     assert plan_digest(again) == plan_digest(plan)
 
 
-@settings(max_examples=2500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(PLANS)
 @example(GOOD + "env: {A: 1}\nname: '07'")
 def test_fuzz_plans_that_look_like_plans(text: str) -> None:
     reads_or_complains(text)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.text(alphabet=st.characters(), max_size=200)
     | st.text(alphabet="[]{}&*!|>%@`'\"#-:?,.~<=\n\t ab01", max_size=80)
@@ -235,7 +235,7 @@ def test_fuzz_text(text: str) -> None:
     reads_or_complains(text)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.binary(max_size=300))
 def test_fuzz_bytes(data: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.yaml"
