@@ -6,6 +6,7 @@ Does not decide what a key means (plan_model and the types it uses) or which key
 
 import copy
 import difflib
+import os
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ from orchestrator.plan_yaml import (
     unwrapped,
 )
 
+MAX_PROBLEMS = 500  # more than that is no plan, and nobody reads on
 _SMALLEST = "the smallest plan has model, batches and contexts"
 _EXAMPLES = {
     "model": "`model: mlx-community/Qwen3-8B-4bit`",
@@ -64,7 +66,7 @@ def load_plan(path: Path, *, frozen: bool = False) -> Plan:
         PlanError: with every problem, as `file:line: key: what is wrong, what would be right`.
     """
     label = file_label(path)
-    if not frozen and (path / "plan.yaml").is_file():
+    if not frozen and os.path.isfile(path / "plan.yaml"):  # noqa: PTH113  # never raises, unlike Path.is_file
         raise PlanError(
             [f"{label}: is a run directory; give a plan file, or go on with `wallfinder resume {label}`"]
         )
@@ -89,7 +91,11 @@ def parse_plan(text: str, label: str, place: Place, name: str = "plan") -> Plan:
         problems.append(Problem(tree.line, (), f"{described(unwrapped(tree))} is no plan; {_SMALLEST}"))
     if problems or plan is None:
         problems.sort(key=lambda problem: problem.line or 0)
-        raise PlanError(list(dict.fromkeys(problem.render(label) for problem in problems)))
+        rendered = list(dict.fromkeys(problem.render(label) for problem in problems))
+        more = len(rendered) - MAX_PROBLEMS
+        raise PlanError(
+            rendered[:MAX_PROBLEMS] + ([f"{label}: and {more} problems more"] if more > 0 else [])
+        )
     return plan
 
 
@@ -115,7 +121,7 @@ def plan_from_options(
     }
     raw = {key: value for key, value in {**options, "name": name}.items() if value is not None}
     default = safe_name(model.rstrip("/").rpartition("/")[2])
-    plan, found = _build(raw, Place(Path.cwd()), default)
+    plan, found = _build(raw, Place(Path()), default)
     if found or plan is None:
         raise PlanError(list(dict.fromkeys(f"{_FLAGS[str(path[0])]}: {text}" for path, text in found)))
     return plan
@@ -139,9 +145,11 @@ def _build(raw: dict[str, Any], place: Place, name: str) -> tuple[Plan | None, l
     try:
         file = PlanFile.model_validate(raw, context=place)
     except ValidationError as error:
-        for detail in error.errors(include_url=False):
+        details = error.errors(include_url=False)
+        for detail in details[:MAX_PROBLEMS]:
             found += _complaints_of(detail)
-        file = _readable(raw, [path for path, _ in found], place)
+        unread = [path for path, _ in found] + [detail["loc"] for detail in details[MAX_PROBLEMS:]]
+        file = _readable(raw, unread, place)
     bad = frozenset(path for path, _ in found)
     variants = tuple(_resolved(file, variant) for variant in file.variants)
     found += complaints(Drafted(file, variants, bad))

@@ -96,9 +96,9 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 def _number(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
     text = repr(value) if math.isfinite(value) else (".inf" if value > 0 else "-.inf")
-    if "e" in text and "." not in text:  # YAML 1.1 reads 1e-05 as a text
-        text = text.replace("e", ".0e", 1)
-    return dumper.represent_scalar("tag:yaml.org,2002:float", text)
+    # PyYAML takes 1e-05 for text and would mark it as a number by a tag, which no plan may have.
+    tag = dumper.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # not in the stubs
+    return dumper.represent_scalar(tag, text)
 
 
 _PlanDumper.add_representer(str, _text)

@@ -124,13 +124,18 @@ def _read_name(text: str, place: Place) -> str:
         return text
     try:
         path = place.find(text)
-        if looks_like_path or path.is_dir():
-            return str(_model_folder(path))
-        is_file = path.is_file()
+        exists, is_folder = path.exists(), path.is_dir()
+        has_config = (path / "config.json").is_file()
     except (OSError, RuntimeError, ValueError) as error:  # no home for ~, a name too long, a loop of links
-        raise wrong(f"{shown(text)} cannot be looked up: {shown(str(error))}; {_REMEDY}") from None
-    if is_file:
+        raise wrong(f"{shown(text)} cannot be looked up: {shown(str(error), 200)}; {_REMEDY}") from None
+    if is_folder and has_config:
+        return str(path)
+    if is_folder:
+        raise wrong(f"{shown(str(path), 200)} has no config.json; give a folder that mlx-lm can load")
+    if exists:
         raise wrong(f"{shown(text)} is a file; a model is a folder with config.json and safetensors")
+    if looks_like_path:
+        raise wrong(f"{shown(str(path), 200)} does not exist; give a folder with config.json and safetensors")
     if not _is_hub_id(text):
         raise wrong(f"{shown(text)} is neither a folder that exists nor a hub id; {_REMEDY}")
     return text
@@ -138,15 +143,6 @@ def _read_name(text: str, place: Place) -> str:
 
 def _is_hub_id(text: str) -> bool:
     return len(text) <= 96 and "--" not in text and ".." not in text and _HUB_ID.fullmatch(text) is not None
-
-
-def _model_folder(path: Path) -> Path:
-    if not path.is_dir():
-        what = "is no folder" if path.exists() else "does not exist"
-        raise wrong(f"{shown(str(path), 200)} {what}; give a folder with config.json and safetensors")
-    if not (path / "config.json").is_file():
-        raise wrong(f"{shown(str(path), 200)} has no config.json; give a folder that mlx-lm can load")
-    return path
 
 
 def read_synthetic(value: object, place: Place) -> Synthetic:
@@ -330,7 +326,7 @@ class Model:
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
         def validator(value: Any, info: ValidationInfo) -> str | Synthetic:
-            place = info.context if isinstance(info.context, Place) else Place(Path.cwd())
+            place = info.context if isinstance(info.context, Place) else Place(Path())
             try:
                 return read_model(value, place)
             except UnreadableError as error:

@@ -92,7 +92,9 @@ def read_free(value: object) -> object:
         return _finite(text)
     if text in (".inf", "-.inf"):
         return math.inf if text == ".inf" else -math.inf
-    if text.lower() in (".nan", "nan"):
+    if text in ("Infinity", "-Infinity"):
+        raise wrong(f'{text} is a word in YAML; write {text.replace("Infinity", ".inf")}, or "{text}"')
+    if text.lower() == ".nan" or text == "NaN":
         raise wrong(f"{text} is not a value a model can be made of; write a number")
     meant = whole_number_meant(text)
     if meant is not None or _SEXAGESIMAL.fullmatch(text):

@@ -84,7 +84,9 @@ def _summary(plan: Plan, cells: Sequence[Cell]) -> list[str]:
                 f"{named}each worker is bound to {settings.worker_memory / 1e9:g} GB (Linux, as root)"
             )
     total = sum(plan.settings(cell.variant).cell_time_limit for cell in cells)
-    lines.append(f"{render_duration(total)} if every cell took its whole time limit, without retries and pauses")
+    lines.append(
+        f"{render_duration(total)} if every cell took its whole time limit, without retries and pauses"
+    )
     if plan.deadline is not None:
         lines.append(f"no cell is started after the deadline: {plan.deadline}")
     return lines

@@ -32,7 +32,11 @@ def test_the_smallest_plan_has_the_documented_defaults() -> None:
     dog = plan.watchdog
     assert dog.sample_every_s == 0.1
     assert (dog.swap_growth.soft, dog.swap_growth.hard) == (Share(frac=0.01), Share(frac=0.08))
-    assert (dog.step_inflation.soft, dog.step_inflation.hard, dog.step_inflation.sustained_s) == (2.5, 6.0, 5.0)
+    assert (dog.step_inflation.soft, dog.step_inflation.hard, dog.step_inflation.sustained_s) == (
+        2.5,
+        6.0,
+        5.0,
+    )
     assert (dog.stall.soft_s, dog.stall.hard_s) == (20.0, 60.0)
     assert (dog.pressure.level, dog.pressure.sustained_s) == ("critical", 5.0)
     assert dog.footprint.limit == Share(frac=0.95)
@@ -169,7 +173,7 @@ SLIPS = [
     ("fleet: []", 2, "fleet", "not available in this version yet", "leave it out"),
     # YAML
     ("seed: !!int '1'", 2, "seed", "the tag !!int", "leave it out"),
-    ("seed: !!python/object/apply:os.system [x]", 2, "seed", "the tag !!python/object/apply:os.system", "out"),
+    ("seed: !!python/object/apply:os.system [x]", 2, "seed", "the tag !!python/object/apply", "out"),
     ("seed: *nothing", 2, "seed", "has no anchor &nothing", ""),
     ("env: &e {A: *e}", 2, "env.A", "stands inside its own anchor", "write it out"),
     ("<<: 1", 2, "", "`<<` takes in a mapping", "<<: *anchor"),
@@ -208,7 +212,9 @@ SLIPS = [
 
 
 @pytest.mark.parametrize("slip", SLIPS, ids=[slip[0][:40] for slip in SLIPS])
-def test_each_slip_is_answered_with_its_line_its_key_and_a_remedy(slip: tuple[str, int | None, str, str, str]) -> None:
+def test_each_slip_is_answered_with_its_line_its_key_and_a_remedy(
+    slip: tuple[str, int | None, str, str, str],
+) -> None:
     text, line, key, wrong, right = slip
     # The slip takes the place of the same key of the good plan, behind a first line that is always right.
     given = {part.split(":")[0] for part in text.splitlines()}
@@ -283,8 +289,16 @@ def test_anchors_and_merge_keys_in_reasonable_use() -> None:
         "variants:\n  - &kv {name: kv8, kv_bits: 8, reps: 3}\n  - {<<: *kv, name: kv4, kv_bits: 4}\n"
         "  - {name: more, <<: [{reps: 7}, *kv]}\n"
     )
-    assert [(v.name, v.kv_bits, v.reps) for v in plan.variants] == [("kv8", 8, 3), ("kv4", 4, 3), ("more", 8, 7)]
-    assert [cell.cell_id for cell in plan.cells()] == ["kv8/c00064-b001", "kv4/c00064-b001", "more/c00064-b001"]
+    assert [(v.name, v.kv_bits, v.reps) for v in plan.variants] == [
+        ("kv8", 8, 3),
+        ("kv4", 4, 3),
+        ("more", 8, 7),
+    ]
+    assert [cell.cell_id for cell in plan.cells()] == [
+        "kv8/c00064-b001",
+        "kv4/c00064-b001",
+        "more/c00064-b001",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -298,7 +312,13 @@ def test_durations(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("400MB", 400_000_000), ("1.5GB", 1_500_000_000), ("1GiB", 1 << 30), ("64 MiB", 64 << 20), ("null", None)],
+    [
+        ("400MB", 400_000_000),
+        ("1.5GB", 1_500_000_000),
+        ("1GiB", 1 << 30),
+        ("64 MiB", 64 << 20),
+        ("null", None),
+    ],
 )
 def test_sizes(text: str, size: int | None) -> None:
     assert read(f"{GOOD}worker_memory: {text}\n").worker_memory == size
@@ -324,7 +344,8 @@ def test_words_that_yaml_would_bend() -> None:
 
 
 def test_keys_of_later_versions_at_their_default() -> None:
-    text = "sentinel: null\nadmission: {limit: 90%, action: run}\nrefine: false\ninterleave: false\nnotify:\nfleet: ~\n"
+    text = "sentinel: null\nadmission: {limit: 90%, action: run}\nrefine: false\ninterleave: false\n"
+    text += "notify:\nfleet: ~\n"
     assert read(GOOD + text) == read(GOOD)
 
 
@@ -343,7 +364,10 @@ def test_a_variant_takes_from_the_plan_what_it_does_not_say() -> None:
         k: getattr(base, k) for k in type(base).model_fields
     }
     assert (own.kv_bits, own.reps, own.env) == (8, 2, {"A": "x", "B": "z"})
-    assert (own.watchdog.swap_growth.soft, own.watchdog.swap_growth.hard) == (Share(frac=0.02), Share(frac=0.1))
+    assert (own.watchdog.swap_growth.soft, own.watchdog.swap_growth.hard) == (
+        Share(frac=0.02),
+        Share(frac=0.1),
+    )
     assert own.watchdog.stall.soft_s == 30.0
     assert own.revision == "abc"
     assert (other.model, other.revision, other.trust_remote_code) == ("org/other", None, False)
@@ -361,7 +385,9 @@ def test_the_cells_are_in_the_order_written_and_exclusions_are_cross_products() 
 
 
 def test_faults_by_cell() -> None:
-    plan = read(f'{GOOD}engine: faulty\nfaults: {{c00064-b001: hang, "c*-b001": "exit 3", "c00128-*": leak}}\n')
+    plan = read(
+        f'{GOOD}engine: faulty\nfaults: {{c00064-b001: hang, "c*-b001": "exit 3", "c00128-*": leak}}\n'
+    )
     faults = [plan.settings(None).fault_for(cell.cell_id) for cell in plan.cells()]
     assert faults == ["hang", None, "exit 3", "leak"]
 
@@ -385,3 +411,11 @@ def test_a_plan_under_another_name() -> None:
     assert rename_plan(read(GOOD), "night 2").name == "night 2"
     with pytest.raises(PlanError, match=r"^--name: \.\./x cannot name a folder"):
         rename_plan(read(GOOD), "../x")
+
+
+def test_a_flood_of_problems_is_cut() -> None:
+    found = problems("".join(f"k{n}: 1\n" for n in range(2000)))
+    assert len(found) <= 501
+    found = problems(f"model: a/b\ncontexts: [64]\nbatches: [{'x, ' * 2000}]\n")
+    assert len(found) == 501
+    assert found[-1].endswith("problems more")
