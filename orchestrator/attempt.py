@@ -26,7 +26,9 @@ from worker import protocol
 from worker.telemetry import Telemetry, TelemetryPage
 
 _TICK_S = 0.25
-_EXIT_AFTER_LAST_MESSAGE_S = 10.0  # a library's clean-up may hang at exit: the result stands, the process does not
+_EXIT_AFTER_LAST_MESSAGE_S = (
+    10.0  # a library's clean-up may hang at exit: the result stands, the process does not
+)
 _SILENT_WATCHDOG_S = 60.0
 _RELEASE_S = 20.0
 _UNKILLABLE_S = 45.0  # as long as the watchdog's own ladder may take

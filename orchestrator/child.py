@@ -52,9 +52,7 @@ class ExitNotice:
         if sys.platform != "darwin":  # for the type checker: kqueue is a BSD's
             return
         self._queue = select.kqueue()
-        event = select.kevent(
-            self._pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT
-        )
+        event = select.kevent(self._pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)
         try:
             self._queue.control([event], 0, 0)
         except ProcessLookupError:  # dead already: a pipe at its end is always readable, and says so

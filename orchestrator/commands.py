@@ -28,7 +28,7 @@ from orchestrator.plan import (
     plan_to_yaml,
     rename_plan,
 )
-from orchestrator.plan_view import plan_json, plan_text
+from orchestrator.plan.view import plan_json, plan_text
 from orchestrator.records import CellRecord, Verdict
 from orchestrator.report.rows import CellRow
 from orchestrator.report.status_json import status_document
@@ -63,7 +63,9 @@ def plan_from_command_line(
     given = [flag for flag, value in options.items() if value is not None]
     if plan_file is not None:
         if given:
-            raise PlanError([f"{', '.join(given)}: the plan file says that already; give PLAN or these, not both"])
+            raise PlanError(
+                [f"{', '.join(given)}: the plan file says that already; give PLAN or these, not both"]
+            )
         plan = load_plan(plan_file)
     else:
         missing = [flag for flag in ("-m/--model", "-b/--batches", "-c/--contexts") if options[flag] is None]

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 
 from orchestrator.interrupts import Interrupts
-from orchestrator.plan_model import Cooldown
+from orchestrator.plan import Cooldown
 from orchestrator.reclaim import Baseline, Step, moving, unsettled
 from orchestrator.watchdog.probe import select_probe
 from orchestrator.watchdog.sample import HostReading

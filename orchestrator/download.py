@@ -10,7 +10,16 @@ import json
 import sys
 
 # What mlx-lm's own loader looks for; the weights of other frameworks in the same repository are left out.
-_PATTERNS = ["*.json", "model*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jsonl", "*.jinja"]
+_PATTERNS = [
+    "*.json",
+    "model*.safetensors",
+    "*.py",
+    "tokenizer.model",
+    "*.tiktoken",
+    "*.txt",
+    "*.jsonl",
+    "*.jinja",
+]
 
 
 def fetch(repo: str, revision: str | None) -> dict[str, str]:

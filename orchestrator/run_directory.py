@@ -84,7 +84,9 @@ def create(output_dir: Path, name: str, plan_text: str, host: dict[str, Any]) ->
         shutil.rmtree(staging, ignore_errors=True)
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
-        raise LedgerError(f"{error.filename or output_dir}: cannot be written: {error.strerror}; see --output-dir") from error
+        raise LedgerError(
+            f"{error.filename or output_dir}: cannot be written: {error.strerror}; see --output-dir"
+        ) from error
     return RunDirectory(target)
 
 
@@ -97,9 +99,15 @@ def find(text: str, output_dir: Path = Path("runs")) -> RunDirectory:
     for path in (Path(text), output_dir / text):
         if (path / PLAN).is_file() and (path / JOURNAL).is_file():
             return RunDirectory(path)
-    there = "is there, but is no run directory (no plan.yaml and journal.jsonl in it)" if Path(text).exists() else "is not there"
+    there = (
+        "is there, but is no run directory (no plan.yaml and journal.jsonl in it)"
+        if Path(text).exists()
+        else "is not there"
+    )
     known = sorted(path.parent.name for path in output_dir.glob(f"*/{JOURNAL}"))
-    hint = f"; runs in {output_dir}/: {', '.join(known[-8:])}" if known else "; `wallfinder run PLAN` makes one"
+    hint = (
+        f"; runs in {output_dir}/: {', '.join(known[-8:])}" if known else "; `wallfinder run PLAN` makes one"
+    )
     raise LedgerError(f"{text}: {there}{hint}")
 
 

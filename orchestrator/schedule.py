@@ -45,7 +45,10 @@ def is_done(counting: Sequence[CellRecord], retries: Retries) -> bool:
     if last in _FINAL:
         return True
     if last is Verdict.CRASHED:
-        return not counting[-1].retryable or sum(record.verdict is Verdict.CRASHED for record in counting) > retries.crashed
+        return (
+            not counting[-1].retryable
+            or sum(record.verdict is Verdict.CRASHED for record in counting) > retries.crashed
+        )
     if last is Verdict.FAILED:
         return sum(record.verdict is Verdict.FAILED for record in counting) > retries.failed
     return False

@@ -33,8 +33,8 @@ from orchestrator.model_store import Resolved, resolve_folder, resolve_hub
 from orchestrator.plan import Plan, Settings, plan_digest, resolve_limits
 from orchestrator.records import CellRecord, Verdict
 from orchestrator.run_directory import RunDirectory
-from orchestrator.watchdog.limits import Limits
 from orchestrator.verdict import judge_unfinished
+from orchestrator.watchdog.limits import Limits
 from orchestrator.watching import WatchdogLink
 from worker.protocol import ModelSource, WorkerSpec
 from worker.telemetry import TelemetryPage, create_page_fd
@@ -255,7 +255,9 @@ class Sweep:
             return
         self._blameless += 1
         if self._blameless >= _REPEATS:
-            reason = f"{record.cell_id} was cut off {_REPEATS} times in a row ({record.cause}): {record.detail}"
+            reason = (
+                f"{record.cell_id} was cut off {_REPEATS} times in a row ({record.cause}): {record.detail}"
+            )
             raise StopSweep(SweepEnd(Exit.HOST, "stopped", reason))
 
     def _living_watchdog(self) -> WatchdogLink:

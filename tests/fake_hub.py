@@ -13,7 +13,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @contextlib.contextmanager
-def fake_hub(repo: str, files: Mapping[str, bytes], *, gated: bool = False) -> Iterator[tuple[str, list[str]]]:
+def fake_hub(
+    repo: str, files: Mapping[str, bytes], *, gated: bool = False
+) -> Iterator[tuple[str, list[str]]]:
     """Serves one repository; yields the hub's address and the list of paths that were asked for."""
     asked: list[str] = []
 
@@ -30,7 +32,10 @@ def fake_hub(repo: str, files: Mapping[str, bytes], *, gated: bool = False) -> I
             asked.append(f"{self.command} {self.path}")
             path = self.path.split("?")[0]
             if gated and repo in path:
-                headers = {"X-Error-Code": "GatedRepo", "X-Error-Message": f"Access to model {repo} is restricted."}
+                headers = {
+                    "X-Error-Code": "GatedRepo",
+                    "X-Error-Message": f"Access to model {repo} is restricted.",
+                }
                 return self._send(401, b"", headers, body=body)
             if path.startswith(f"/api/models/{repo}/revision/") or path == f"/api/models/{repo}":
                 return self._send(200, json.dumps(self._info()).encode(), {}, body=body)
@@ -46,10 +51,20 @@ def fake_hub(repo: str, files: Mapping[str, bytes], *, gated: bool = False) -> I
 
         def _info(self) -> dict[str, object]:
             siblings = [{"rfilename": name, "size": len(data)} for name, data in files.items()]
-            return {"id": repo, "modelId": repo, "sha": COMMIT, "siblings": siblings, "tags": [], "private": False}
+            return {
+                "id": repo,
+                "modelId": repo,
+                "sha": COMMIT,
+                "siblings": siblings,
+                "tags": [],
+                "private": False,
+            }
 
         def _tree(self) -> list[dict[str, object]]:
-            return [{"type": "file", "path": name, "size": len(data), "oid": "0" * 40} for name, data in files.items()]
+            return [
+                {"type": "file", "path": name, "size": len(data), "oid": "0" * 40}
+                for name, data in files.items()
+            ]
 
         def _send(self, status: int, data: bytes, headers: Mapping[str, str], *, body: bool) -> None:
             self.send_response(status)

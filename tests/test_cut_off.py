@@ -79,7 +79,9 @@ def test_asked_to_stop_once_the_cell_is_recorded_and_resume_goes_on(
 
 def test_asked_twice_it_stops_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
     with desk(tmp_path) as at:
-        process = at.start("run", at.plan(batches=[1, 2], faults={"c00064-b002#1": "hang_gil:deaf"}), "-o", at.runs)
+        process = at.start(
+            "run", at.plan(batches=[1, 2], faults={"c00064-b002#1": "hang_gil:deaf"}), "-o", at.runs
+        )
         until_in_flight(at, process, 2)
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
@@ -96,7 +98,11 @@ def test_asked_twice_it_stops_at_once_and_nothing_is_lost(tmp_path: Path) -> Non
 
 def test_a_lost_watchdog_costs_an_attempt_and_not_the_sweep(tmp_path: Path) -> None:
     with desk(tmp_path) as at:
-        plan = at.plan(batches=[1], faults={"c00064-b001#1": "hang:deaf"}, watchdog={"stall": {"soft": "90s", "hard": "100s"}})
+        plan = at.plan(
+            batches=[1],
+            faults={"c00064-b001#1": "hang:deaf"},
+            watchdog={"stall": {"soft": "90s", "hard": "100s"}},
+        )
         process = at.start("run", plan, "-o", at.runs)
         until_in_flight(at, process)
         wait_until(lambda: any("watchdog" in " ".join(p.cmdline()) for p in at.left_behind()))
@@ -169,7 +175,12 @@ def test_failed_cells_run_again_when_asked(tmp_path: Path) -> None:
 
 def test_a_cell_in_flight_when_the_machine_went_down_is_an_answer(tmp_path: Path) -> None:
     with desk(tmp_path) as at:
-        process = at.start("run", at.plan(batches=[1, 2], after_wall="skip_dominated", faults={"*": "hang:polite"}), "-o", at.runs)
+        process = at.start(
+            "run",
+            at.plan(batches=[1, 2], after_wall="skip_dominated", faults={"*": "hang:polite"}),
+            "-o",
+            at.runs,
+        )
         until_in_flight(at, process)
         process.kill()
         process.communicate()
@@ -182,7 +193,9 @@ def test_a_cell_in_flight_when_the_machine_went_down_is_an_answer(tmp_path: Path
 
 def test_the_deadline_stops_starting_cells(tmp_path: Path) -> None:
     with desk(tmp_path) as at:
-        plan = at.plan(batches=[1, 2], faults={"c00064-b001": "hang:polite"}, deadline="1s", cell_time_limit="3s")
+        plan = at.plan(
+            batches=[1, 2], faults={"c00064-b001": "hang:polite"}, deadline="1s", cell_time_limit="3s"
+        )
         done = at.run(plan)
         assert done.returncode == 124, done.stderr
         assert at.verdicts() == {"c00064-b001": ("timed_out", "time_limit"), "c00064-b002": (None, None)}

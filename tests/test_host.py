@@ -41,7 +41,11 @@ def write(path: Path, text: str) -> None:
         ("0::/a\n", {"a/memory.max": "max"}, None),
         ("4:memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": "300"}, 300),
         ("4:cpu,memory:/a\n", {"memory/a/memory.limit_in_bytes": "9223372036854771712"}, None),
-        ("4:memory:/a\n", {"memory/memory.limit_in_bytes": "500", "memory/a/memory.limit_in_bytes": "700"}, 500),
+        (
+            "4:memory:/a\n",
+            {"memory/memory.limit_in_bytes": "500", "memory/a/memory.limit_in_bytes": "700"},
+            500,
+        ),
         ("3:cpu:/a\n", {"memory/a/memory.limit_in_bytes": "300"}, None),
     ],
 )

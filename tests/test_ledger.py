@@ -16,7 +16,9 @@ from orchestrator.records import CellRecord, Metrics, Verdict
 from orchestrator.run_lock import RunLock, is_held
 
 
-def record(cell_id: str = "c00064-b001", attempt: int = 1, verdict: Verdict = Verdict.COMPLETED) -> CellRecord:
+def record(
+    cell_id: str = "c00064-b001", attempt: int = 1, verdict: Verdict = Verdict.COMPLETED
+) -> CellRecord:
     return CellRecord(
         cell_id=cell_id,
         variant=None,
@@ -76,7 +78,11 @@ def test_a_torn_last_line_is_set_aside_and_the_next_line_starts_clean(tmp_path: 
 )
 def test_any_other_line_that_does_not_parse_is_an_error_with_its_number(tmp_path: Path, line: bytes) -> None:
     journal = tmp_path / "journal.jsonl"
-    content = b'{"event":"sweep.started","at":"x","schema":1}\n' + line + b'\n{"event":"sweep.ended","at":"x","state":"complete"}\n'
+    content = (
+        b'{"event":"sweep.started","at":"x","schema":1}\n'
+        + line
+        + b'\n{"event":"sweep.ended","at":"x","state":"complete"}\n'
+    )
     journal.write_bytes(content)
     with pytest.raises(LedgerError, match=r"journal\.jsonl:2: "):
         Ledger(tmp_path)
@@ -111,7 +117,9 @@ def test_a_reopened_cell_counts_from_there_on(tmp_path: Path) -> None:
     ledger.close()
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="mounting a small disk needs root on Linux")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or sys.platform != "linux", reason="mounting a small disk needs root on Linux"
+)
 def test_on_a_full_disk_the_cell_in_flight_still_gets_its_line(tmp_path: Path) -> None:
     mount = tmp_path / "disk"
     mount.mkdir()
@@ -139,7 +147,10 @@ def test_on_a_full_disk_the_cell_in_flight_still_gets_its_line(tmp_path: Path) -
 def test_the_second_holder_is_refused_with_the_first_ones_pid(tmp_path: Path) -> None:
     with RunLock(tmp_path, "2026-01-01T00:00:00Z"):
         assert is_held(tmp_path)
-        with pytest.raises(RunLocked, match=rf"pid {os.getpid()} since 2026-01-01"), RunLock(tmp_path, "later"):
+        with (
+            pytest.raises(RunLocked, match=rf"pid {os.getpid()} since 2026-01-01"),
+            RunLock(tmp_path, "later"),
+        ):
             pass
     assert not is_held(tmp_path)
 

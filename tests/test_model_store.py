@@ -10,7 +10,11 @@ from fake_hub import COMMIT, fake_hub
 from orchestrator.errors import ModelUnavailable
 from orchestrator.model_store import resolve_folder, resolve_hub
 
-FILES = {"config.json": b'{"model_type": "llama"}', "model.safetensors": b"weights", "pytorch_model.bin": b"other"}
+FILES = {
+    "config.json": b'{"model_type": "llama"}',
+    "model.safetensors": b"weights",
+    "pytorch_model.bin": b"other",
+}
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from orchestrator.plan import Plan, PlanError, load_plan, plan_digest, plan_json_schema, plan_to_yaml
-from orchestrator.plan_schema import plan_keys, schema_text, with_reference
-from orchestrator.plan_view import plan_json, plan_text
+from orchestrator.plan.schema import plan_keys, schema_text, with_reference
+from orchestrator.plan.view import plan_json, plan_text
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -38,12 +38,12 @@ def test_every_shipped_plan_is_tested() -> None:
 def test_the_schema_itself_is_valid_and_current() -> None:
     jsonschema.Draft202012Validator.check_schema(plan_json_schema())
     current = (ROOT / "configs" / "plan.schema.json").read_text()
-    assert current == schema_text(), "run `python -m orchestrator.plan_schema`"
+    assert current == schema_text(), "run `python -m orchestrator.plan.schema`"
 
 
 def test_the_reference_is_current() -> None:
     page = (ROOT / "docs" / "plan.md").read_text()
-    assert with_reference(page) == page, "run `python -m orchestrator.plan_schema`"
+    assert with_reference(page) == page, "run `python -m orchestrator.plan.schema`"
 
 
 def test_every_key_is_described() -> None:

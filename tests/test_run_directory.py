@@ -15,7 +15,12 @@ from orchestrator.worker_log import CAP_BYTES, HEAD_BYTES, TAIL_BYTES, WorkerLog
 
 def test_a_new_run_is_whole(tmp_path: Path) -> None:
     run = create(tmp_path / "runs", "night", "model: x\n", {"chip": "y"})
-    assert sorted(path.name for path in run.path.iterdir()) == ["cells", "host.json", "journal.jsonl", "plan.yaml"]
+    assert sorted(path.name for path in run.path.iterdir()) == [
+        "cells",
+        "host.json",
+        "journal.jsonl",
+        "plan.yaml",
+    ]
     assert run.plan_path.read_text() == "model: x\n"
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["night"]
     assert find("night", tmp_path / "runs") == find(str(run.path)) == run

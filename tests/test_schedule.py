@@ -57,7 +57,14 @@ GRID = [Cell(None, context, batch) for context in (512, 4096) for batch in (1, 8
 
 
 def test_safest_first_goes_by_tokens_held() -> None:
-    assert [c.batch * c.context for c in ordered(GRID, "safest_first")] == [512, 4096, 4096, 16384, 32768, 131072]
+    assert [c.batch * c.context for c in ordered(GRID, "safest_first")] == [
+        512,
+        4096,
+        4096,
+        16384,
+        32768,
+        131072,
+    ]
     assert ordered(GRID, "as_written") == tuple(GRID)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sweeps import Desk, desk
+from sweeps import desk
 
 # Thresholds of seconds, so that the whole table takes a minute. A stall is judged by age, so a slow machine changes nothing.
 WATCHDOG = {

@@ -8,7 +8,7 @@ and right.
 import math
 import re
 
-from orchestrator.plan_yaml import KeyPath, Scalar, shown
+from orchestrator.plan.yaml import KeyPath, Scalar, shown
 
 _INT = re.compile(r"-?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")

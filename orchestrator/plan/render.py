@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from orchestrator.plan_model import Later, Plan
-from orchestrator.plan_values import UnreadableError, read_free
-from orchestrator.plan_yaml import Scalar
+from orchestrator.plan.model import Later, Plan
+from orchestrator.plan.values import UnreadableError, read_free
+from orchestrator.plan.yaml import Scalar
 
 _FIRST = ("name", "model", "batches", "contexts")
 _LAST = ("variants", "exclude")

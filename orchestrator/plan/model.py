@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.cells import Cell
-from orchestrator.plan_quantities import Share
-from orchestrator.plan_source import Model, ModelRef, Synthetic, model_ref
-from orchestrator.plan_text_types import (
+from orchestrator.plan.quantities import Share
+from orchestrator.plan.source import Model, ModelRef, Synthetic, model_ref
+from orchestrator.plan.text_types import (
     Deadline,
     deadline_text,
     environment,
@@ -22,7 +22,7 @@ from orchestrator.plan_text_types import (
     revision_text,
     variant_name,
 )
-from orchestrator.plan_types import (
+from orchestrator.plan.types import (
     Choice,
     ListOf,
     duration,

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from orchestrator.plan_model import MAX_CELLS, PlanFile, Settings, Variant, grid
-from orchestrator.plan_quantities import Share
-from orchestrator.plan_yaml import KeyPath, shown
+from orchestrator.plan.model import MAX_CELLS, PlanFile, Settings, Variant, grid
+from orchestrator.plan.quantities import Share
+from orchestrator.plan.yaml import KeyPath, shown
 
 Complaint: TypeAlias = tuple[KeyPath, str]
 _AXES = ("batches", "contexts", "variants")

@@ -3,7 +3,7 @@
 Does not act on them: the policy of the watchdog does.
 """
 
-from orchestrator.plan_model import Settings
+from orchestrator.plan.model import Settings
 from orchestrator.watchdog.limits import Limits
 
 

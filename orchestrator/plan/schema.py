@@ -1,6 +1,6 @@
 """Owns the plan described to others: the JSON Schema for editors, and the table of keys in docs/plan.md.
 
-Both are made from plan_model. `python -m orchestrator.plan_schema` writes them into a checkout anew.
+Both are made from model.py. `python -m orchestrator.plan.schema` writes them into a checkout anew.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from orchestrator.plan_model import (
+from orchestrator.plan.model import (
     Cooldown,
     Footprint,
     PlanFile,
@@ -22,7 +22,7 @@ from orchestrator.plan_model import (
     SwapGrowth,
     Watchdog,
 )
-from orchestrator.plan_types import JsonSchema
+from orchestrator.plan.types import JsonSchema
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"

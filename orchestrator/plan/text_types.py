@@ -1,16 +1,16 @@
 """Owns the types of the plan's keys that hold words: names, environment, faults, deadline, later keys.
 
-Does not know which keys there are. See plan_types for the numbers and quantities.
+Does not know which keys there are. See types.py for the numbers and quantities.
 """
 
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from orchestrator.plan_quantities import DURATION_PATTERN, read_duration, render_duration
-from orchestrator.plan_types import MAX_DURATION_S, Reads
-from orchestrator.plan_values import UnreadableError, described, is_null, read_text, wrong
-from orchestrator.plan_yaml import Scalar
+from orchestrator.plan.quantities import DURATION_PATTERN, read_duration, render_duration
+from orchestrator.plan.types import MAX_DURATION_S, Reads
+from orchestrator.plan.values import UnreadableError, described, is_null, read_text, wrong
+from orchestrator.plan.yaml import Scalar
 
 MAX_NAME = 100
 _VARIANT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"

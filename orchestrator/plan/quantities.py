@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 
-from orchestrator.plan_values import described, wrong
-from orchestrator.plan_yaml import Scalar, shown
+from orchestrator.plan.values import described, wrong
+from orchestrator.plan.yaml import Scalar, shown
 
 _DURATION_UNITS = {
     "d": Decimal(86_400),

@@ -1,7 +1,6 @@
 """Owns the way from a plan file, or from command line options, to a Plan: every problem at once.
 
-Does not decide what a key means (plan_model and the types it uses) or which keys contradict each other
-(plan_checks). This is the module to import plans from; the names at the end of it are re-exported.
+Does not decide what a key means (model.py and the types it uses) or which keys contradict each other (checks.py).
 """
 
 import copy
@@ -16,18 +15,13 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from orchestrator.errors import PlanError
-from orchestrator.plan_change import only_adds_cells, plan_difference
-from orchestrator.plan_checks import Complaint, Drafted, complaints
-from orchestrator.plan_file import file_label, read_text_file
-from orchestrator.plan_limits import resolve_limits
-from orchestrator.plan_model import Plan, PlanFile, Settings, Variant, VariantFile
-from orchestrator.plan_quantities import Share
-from orchestrator.plan_render import plan_data, plan_digest, plan_to_yaml
-from orchestrator.plan_schema import plan_json_schema
-from orchestrator.plan_source import ModelRef, Place, Synthetic
-from orchestrator.plan_text_types import Deadline, read_name, safe_name
-from orchestrator.plan_values import UnreadableError, described
-from orchestrator.plan_yaml import (
+from orchestrator.plan.checks import Complaint, Drafted, complaints
+from orchestrator.plan.file import file_label, read_text_file
+from orchestrator.plan.model import Plan, PlanFile, Settings, Variant, VariantFile
+from orchestrator.plan.source import Place
+from orchestrator.plan.text_types import read_name, safe_name
+from orchestrator.plan.values import UnreadableError, described
+from orchestrator.plan.yaml import (
     KeyPath,
     Mapping,
     Problem,
@@ -268,27 +262,3 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for part in typing.get_args(annotation):
         yield from _models_in(part)
-
-
-__all__ = [
-    "Deadline",
-    "ModelRef",
-    "Place",
-    "Plan",
-    "PlanError",
-    "Settings",
-    "Share",
-    "Synthetic",
-    "Variant",
-    "load_plan",
-    "only_adds_cells",
-    "parse_plan",
-    "plan_data",
-    "plan_difference",
-    "plan_digest",
-    "plan_from_options",
-    "plan_json_schema",
-    "plan_to_yaml",
-    "rename_plan",
-    "resolve_limits",
-]

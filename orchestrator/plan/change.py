@@ -11,9 +11,9 @@ included, has to stay the same for the old cells.
 import json
 from typing import Any
 
-from orchestrator.plan_model import Plan
-from orchestrator.plan_render import plan_data
-from orchestrator.plan_yaml import shown
+from orchestrator.plan.model import Plan
+from orchestrator.plan.render import plan_data
+from orchestrator.plan.yaml import shown
 
 _NOTHING = "(left out)"
 

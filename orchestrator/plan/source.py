@@ -14,9 +14,9 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import core_schema
 
 from orchestrator.errors import PlanError
-from orchestrator.plan_file import file_label, read_text_file
-from orchestrator.plan_types import JsonSchema, as_pydantic
-from orchestrator.plan_values import (
+from orchestrator.plan.file import file_label, read_text_file
+from orchestrator.plan.types import JsonSchema, as_pydantic
+from orchestrator.plan.values import (
     UnreadableError,
     described,
     is_null,
@@ -26,7 +26,7 @@ from orchestrator.plan_values import (
     read_whole,
     wrong,
 )
-from orchestrator.plan_yaml import KeyPath, shown
+from orchestrator.plan.yaml import KeyPath, shown
 
 DTYPES = ("float32", "float16", "bfloat16")
 QUANTIZATION_BITS = (2, 3, 4, 5, 6, 8)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.cells import Cell
-from orchestrator.plan_model import Plan, Settings
-from orchestrator.plan_quantities import render_duration
-from orchestrator.plan_render import plan_data, plan_digest, plan_to_yaml
+from orchestrator.plan.model import Plan, Settings
+from orchestrator.plan.quantities import render_duration
+from orchestrator.plan.render import plan_data, plan_digest, plan_to_yaml
 
 SCHEMA = 1
 

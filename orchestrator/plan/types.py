@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, get_args
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import PydanticCustomError, core_schema
 
-from orchestrator.plan_quantities import (
+from orchestrator.plan.quantities import (
     DURATION_PATTERN,
     PERCENT_PATTERN,
     SIZE_PATTERN,
@@ -20,7 +20,7 @@ from orchestrator.plan_quantities import (
     render_duration,
     render_size,
 )
-from orchestrator.plan_values import (
+from orchestrator.plan.values import (
     UnreadableError,
     described,
     is_null,
@@ -30,7 +30,7 @@ from orchestrator.plan_values import (
     read_whole,
     wrong,
 )
-from orchestrator.plan_yaml import KeyPath, Scalar, shown
+from orchestrator.plan.yaml import KeyPath, Scalar, shown
 
 JsonSchema: TypeAlias = dict[str, Any]
 MAX_DURATION_S = 366 * 86_400.0

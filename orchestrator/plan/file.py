@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 from orchestrator.errors import PlanError
-from orchestrator.plan_yaml import shown
+from orchestrator.plan.yaml import shown
 
 MAX_FILE_BYTES = 1 << 20
 
