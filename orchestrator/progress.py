@@ -134,14 +134,12 @@ class LiveScreen:
             self._silent = True
 
     def _drawing(self, progress: CellProgress) -> Group:
-        width = self._console.width
-        head = Table.grid(padding=(0, 2, 0, 0))
-        parts: list[Text | ProgressBar] = [Text(f"cell {progress.index} of {progress.total}", no_wrap=True)]
-        if width >= 3 * _BAR_WIDTH:
+        cell, sweep = f"cell {progress.index} of {progress.total}", sweep_text(progress)
+        head: Text | Table = Text(f"{cell}  {sweep}", no_wrap=True, overflow="crop")
+        if self._console.width >= 3 * _BAR_WIDTH:
             bar = ProgressBar(total=progress.total, completed=progress.index - 1, width=_BAR_WIDTH)
-            parts.append(bar)
-        parts.append(Text(sweep_text(progress), no_wrap=True, overflow="crop"))
-        head.add_row(*parts)
+            head = Table.grid(padding=(0, 2, 0, 0))
+            head.add_row(Text(cell), bar, Text(sweep))
         style = "red" if _is_slow(progress) else ""
         return Group(head, Text(running_text(progress), style=style, no_wrap=True, overflow="crop"))
 

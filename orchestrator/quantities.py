@@ -19,11 +19,11 @@ def amount(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people read them: `38 ms`, `2.3 s`, `42 s`, `5 min 03 s`, `1 h 02 min`."""
+    """Seconds as people read them: `165 ms`, `2.3 s`, `42 s`, `5 min 03 s`, `1 h 02 min`."""
     if not math.isfinite(seconds):
         return "unknown"
-    if seconds < 0.0995:
-        return f"{seconds * 1e3:.0f} ms"
+    if 0 < seconds < 0.9995:
+        return f"{seconds * 1e3:.3g} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -171,3 +175,27 @@ def test_without_an_elapsed_time_the_cells_own_is_shown() -> None:
 
 def test_nothing_to_show() -> None:
     assert rendered([]) == "no cells\n"
+
+
+def test_a_reader_that_leaves_early_ends_nothing() -> None:
+    script = (
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "from report_rows import origin_rows\n"
+        "from orchestrator.report.terminal import result_console, result_table\n"
+        "sys.stdin.read()\n"
+        "result_console(sys.stdout).print(result_table(origin_rows() * 200))\n"
+        "sys.exit(7)\n"
+    )
+    root = Path(__file__).parents[1]
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.close()
+        _, said = child.communicate(b"", timeout=60)
+    assert (child.returncode, said) == (7, b"")

@@ -39,18 +39,17 @@ STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: heading in two lines (name, unit), and the text of each row."""
+    """One column: heading in two lines (name, unit), and the text of each row.
+
+    `width` is that of the widest entry in characters.
+    """
 
     key: str
     name: str
     unit: str
     texts: tuple[str, ...]
-    right: bool = True
-
-    @property
-    def width(self) -> int:
-        """Characters of the widest entry; every text here is printable and narrow."""
-        return max(len(text) for text in (self.name, self.unit, *self.texts))
+    width: int
+    right: bool
 
     @property
     def title(self) -> str:
@@ -165,7 +164,12 @@ def _peak_phase(row: CellRow) -> str:
 def _words(
     key: str, name: str, rows: Sequence[CellRow], reading: Callable[[CellRow], str], *, unit: str = ""
 ) -> Column:
-    return Column(key, name, unit, tuple(reading(row) for row in rows), right=False)
+    return _column(key, name, unit, [reading(row) for row in rows], right=False)
+
+
+def _column(key: str, name: str, unit: str, texts: Sequence[str], *, right: bool) -> Column:
+    width = max(map(len, (name, unit, *texts)))
+    return Column(key, name, unit, tuple(texts), width, right)
 
 
 def _numbers(
@@ -187,7 +191,7 @@ def _numbers(
         marks = [mark(row.closed) if row.closed else "" for row in rows]
         gap = " " if any(marks) else ""
         texts = [f"{text}{m or gap}" for text, m in zip(texts, marks, strict=True)]
-    return Column(key, name, unit, tuple(texts))
+    return _column(key, name, unit, texts, right=True)
 
 
 def _decimals(values: Sequence[float | None]) -> int:

@@ -5,6 +5,7 @@ Does not read the ledger and does not know what a column holds (columns.py).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import textwrap
 from typing import IO, TYPE_CHECKING
@@ -77,9 +78,24 @@ def result_table(rows: Sequence[CellRow], *, elapsed_s: float | None = None) -> 
 
 
 def result_console(file: IO[str]) -> Console:
-    """A console for results: plain where `file` is no terminal, and then wide, since nobody folds a pipe."""
+    """A console for results: plain where `file` is no terminal, and then wide, since nobody folds a pipe.
+
+    Its pipe may close early (`| head`): it then falls silent, and the caller's exit code stands.
+    """
     width = None if file.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
-    return Console(file=file, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    return _ResultConsole(file=file, width=width, highlight=False, markup=False, emoji=False)
+
+
+class _ResultConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """Called by rich when the reader is gone; rich's own would end the process with exit code 1."""
+        self.quiet = True
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # a stream without a descriptor has nothing to flush into
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, self.file.fileno())  # so that Python's last flush does not fail
+            os.close(devnull)
 
 
 def _what_to_leave_out(rows: Sequence[CellRow], width: int) -> frozenset[str]:
