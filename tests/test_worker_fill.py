@@ -23,8 +23,8 @@ def test_capacity_is_that_of_a_prefill(engine: str, context: int) -> None:
     assert random.generated_tokens == real.generated_tokens == 8
     assert len(random.chunk_s) == len(real.chunk_s)
     assert random.finite_logits
-    # Decode costs the same. The copy at a growth takes one layer (of two) more for a moment, and falls to prefill
-    # or to decode, whichever the step in flight belongs to.
+    # Decode costs the same. The copy at a growth takes one layer (of two) more for a moment, and falls to
+    # prefill or to decode, whichever the step in flight belongs to.
     one_layer = real.kv_cache_bytes / 2
     assert random.decode_peak_bytes == pytest.approx(real.decode_peak_bytes, abs=one_layer, rel=0.05)
 
