@@ -86,7 +86,7 @@ class Watched:
         if not self._killer.is_unkillable:
             signal_group(self.watch.pid, signal.SIGKILL)
             kill_cgroup(self.watch.cgroup_dir)
-        self._read()
+        self._sample()  # the last steps, and the kernel's kills, belong to the record
         self.send_samples()
         self._probe.forget()
         return self._released()
