@@ -61,12 +61,14 @@ class Desk:
         path.write_text(yaml.safe_dump(body), encoding="utf-8")
         return path
 
-    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        """Starts a command; its output is collected by `finish`."""
+    def start(
+        self, *arguments: str | Path, stdout: Any = subprocess.PIPE, stderr: Any = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
+        """Starts a command; where its output goes may be said."""
         process = subprocess.Popen(
             [sys.executable, "-m", "orchestrator", *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
             text=True,
             env={**os.environ, MARK: self.mark},
             start_new_session=True,
