@@ -328,7 +328,7 @@ def _failed(facts: AttemptFacts, failure: Failure) -> Judgement:
     """A failure that the worker named itself, or one that nobody knows a name for."""
     named = failure.kind != "error"
     text = shortened(printable(failure.text), _LAST_CHARACTERS)
-    of_the_cell = failure.kind in {"error", "rows_short"}
+    of_the_cell = failure.kind in {"error", "rows_short", "bad_fault"}
     return _judgement(
         facts,
         Verdict.FAILED,
