@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -388,3 +389,12 @@ def test_every_combination_has_a_verdict_that_is_consistent(
         assert not given_facts.memory_evidence
     if cause == "interrupted" and seen and judgement.verdict is not Verdict.COMPLETED:
         assert judgement.verdict is Verdict.INTERRUPTED
+
+
+def test_the_page_for_people_tells_of_every_cause() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "failures.md").read_text(encoding="utf-8")
+    for name, (_, verdict, cause) in CASES.items():
+        if cause is None or cause.startswith("sig") or cause in {"error", "kv_bits_unsupported"}:
+            continue  # signals are told of together, named failures under the texts
+        wall_too = f"{cause}`, or a wall with memory signs"
+        assert f"`{verdict}: {cause}`" in page or wall_too in page, name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -248,3 +249,12 @@ def test_a_hostile_text_is_harmless() -> None:
 def test_any_text_is_looked_up_without_an_error(text: str) -> None:
     found = recognise(text)
     assert found is None or found.line.isprintable()
+
+
+def test_the_page_for_people_tells_of_every_row() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "failures.md").read_text(encoding="utf-8")
+    for row in TEXTS:
+        assert f"`{row.verdict}: {row.cause}`" in page, row.name
+        line = next(line for line in page.splitlines() if f"`{row.verdict}: {row.cause}`" in line)
+        assert ("stops the variant" in line) == row.stops_variant
+        assert ("stops the sweep" in line) == row.stops_sweep
