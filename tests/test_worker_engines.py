@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import pytest
@@ -14,7 +15,12 @@ from worker.engines import cell
 from worker.engines.logits import judge
 from worker.failures import AttemptError, StopAsked
 from worker.measure import expected_chunks, measure_rep, random_prompts
-from worker.telemetry import Phase
+from worker.protocol import RepResult
+from worker.results import ResultPipe
+from worker.telemetry import Phase, TelemetryPage
+
+if TYPE_CHECKING:
+    from worker.protocol import Message
 
 SHAPE: dict[str, Any] = {"batch": 3, "context": 20, "prefill_step_size": 8, "gen_tokens": 5}
 BATCHABLE = {
@@ -177,3 +183,33 @@ def test_what_mlx_lm_cannot_batch_says_so() -> None:
     assert "lockstep" in failure.value.remedy
     (result,) = tiny.run_rep(tiny.LLAMA4, "lockstep", **SHAPE)
     assert result.generated_tokens == 15
+
+
+@pytest.mark.parametrize("engine", ["batched", "lockstep"])
+def test_a_stop_lets_go_of_everything(engine: str) -> None:
+    """Before the process ends, so that a GPU gets its wired memory back from a living process."""
+    spec = make_spec(engine=engine, model=tiny.source(tiny.LLAMA), warmup=0, reps=3, **SHAPE)
+    progress, page = tiny.make_progress()
+    reader, writer = os.pipe()
+    try:
+        mx.clear_cache()
+        before = mx.get_active_memory()
+        results = _StopAfterFirstRep(writer, page)
+        with pytest.raises(StopAsked):
+            cell.play(spec, progress, results, {})
+        assert mx.get_active_memory() - before < 50_000
+        assert mx.get_cache_memory() == 0
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+class _StopAfterFirstRep(ResultPipe):
+    def __init__(self, fd: int, page: TelemetryPage) -> None:
+        super().__init__(fd)
+        self._page = page
+
+    def send(self, message: Message) -> None:
+        super().send(message)
+        if isinstance(message, RepResult):
+            self._page.request_stop()

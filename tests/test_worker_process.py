@@ -141,6 +141,7 @@ def test_nobody_there_before_the_spec(tmp_path: Path) -> None:
     assert ended.messages == []
 
 
+@LINUX_ONLY
 def test_mlx_waits_for_the_spec(tmp_path: Path) -> None:
     """Whoever starts a worker can bound it before it grows."""
     spec = make_spec(engine="lockstep", model=tiny.source(tiny.LLAMA))

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from worker.protocol import ModelSource, WorkerSpec, decode, encode_spec
 from worker.telemetry import TelemetryPage, create_page_fd
 
@@ -64,12 +66,9 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEA
 def is_running(pid: int) -> bool:
     """Whether a process exists and is no zombie."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return True
 
 
 @dataclass

@@ -16,7 +16,7 @@ from worker import fill, kv_quant, mlx_runtime, models
 from worker.caches import Cache, CacheFacts, describe
 from worker.engines.batched import BatchedEngine, demand_batchable, wired_limit_in_force
 from worker.engines.lockstep import LockstepEngine
-from worker.failures import AttemptError
+from worker.failures import AttemptError, StopAsked
 from worker.measure import run_cell
 from worker.protocol import ModelFacts
 from worker.telemetry import Phase
@@ -49,9 +49,13 @@ def play(spec: WorkerSpec, progress: Progress, results: ResultPipe, backstops: d
     results.send(mlx_runtime.hello(backstops))
     try:
         _play(spec, progress, results)
-    finally:
-        # Everything that held arrays is out of scope: a clean end gives wired memory back to Metal.
-        mlx_runtime.release()
+    except StopAsked as asked:
+        stopped = asked.with_traceback(None)  # the frames of the traceback would keep model and caches alive
+    else:
+        return
+    # A clean end gives wired memory back to Metal; what is merely killed may leave it wired.
+    mlx_runtime.release()
+    raise stopped
 
 
 def _play(spec: WorkerSpec, progress: Progress, results: ResultPipe) -> None:
