@@ -1,4 +1,6 @@
-"""Plays a worker: writes a real telemetry page and behaves as its part says. A program; standard library only.
+"""Plays a worker: writes a real telemetry page and behaves as its part says.
+
+Runs as a program, with the standard library only.
 
 Arguments: the project's root, the descriptor of the page, the part, and the part's own arguments.
 """

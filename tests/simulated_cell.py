@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from orchestrator.watchdog.policy import CONTINUE, Action, State, Stop, decide
 from orchestrator.watchdog.sample import HostReading, ProgressReading, Sample, WorkerReading
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orchestrator.watchdog.limits import Limits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,7 +18,6 @@ from orchestrator.watchdog.probe_linux import (
     stall_seconds,
 )
 from orchestrator.watchdog.sample import HostReading, WorkerReading
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ STAT = (
     b"6111 (a (b) c) D 6105 6105 6105 0 -1 4194304 103 0 77 0 5 3 0 0 20 0 4 0 108965 3133440 418 "
     b"18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0\n"
 )
-STATUS = b"Name:\tpython\nState:\tD (disk sleep)\nVmPeak:\t  900000 kB\nVmRSS:\t  418000 kB\nVmSwap:\t  245000 kB\n"
+STATUS = b"Name:\tpython\nState:\tD (disk sleep)\nVmRSS:\t  418000 kB\nVmSwap:\t  245000 kB\n"
 V1 = {
     "memory.usage_in_bytes": b"419430400\n",
     "memory.memsw.usage_in_bytes": b"676306944\n",

@@ -57,7 +57,7 @@ class Recorded:
     def vm_statistics(self) -> bytes | None:
         return self.memory
 
-    def rusage(self, pid: int) -> bytes | None:
+    def rusage(self, pid: int) -> bytes | None:  # noqa: ARG002 - the protocol's
         return self.usage
 
 

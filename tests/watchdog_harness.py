@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, TypeVar, TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from orchestrator.watchdog import wire
 from orchestrator.watchdog.launch import spawn_watchdog
@@ -148,6 +148,10 @@ class Harness:
         raise KeyError(key)
 
     def cpu_s(self) -> float:
-        """Processor time the watchdog has used."""
+        """Processor time the watchdog has used, to the nanosecond where the kernel counts that finely."""
+        with contextlib.suppress(FileNotFoundError):
+            return (
+                int(Path(f"/proc/{self.process.pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9
+            )
         stat = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")

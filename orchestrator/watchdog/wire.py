@@ -128,10 +128,10 @@ _KINDS: dict[str, type[WireMessage]] = {
 
 def encode(message: WireMessage) -> bytes:
     """One line, newline included."""
-    return (
-        json.dumps({"type": message.type, **dataclasses.asdict(message)}, separators=(",", ":")).encode()
-        + b"\n"
-    )
+    # Not asdict, which copies what is inside; that took longer than all the rest of a batch of samples.
+    body = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
+    text = json.dumps({"type": message.type, **body}, separators=(",", ":"), default=dataclasses.asdict)
+    return text.encode() + b"\n"
 
 
 def decode(line: bytes) -> WireMessage:
