@@ -11,24 +11,25 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.child import Child
-from orchestrator.interrupts import Interrupts
 from orchestrator.watchdog import wire
-from orchestrator.watchdog.limits import Limits
 from orchestrator.watching import WatchdogGone, WatchdogLink
 from orchestrator.worker_log import WorkerLog
 from worker import protocol
-from worker.telemetry import Telemetry, TelemetryPage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from orchestrator.interrupts import Interrupts
+    from orchestrator.watchdog.limits import Limits
+    from worker.telemetry import Telemetry, TelemetryPage
 
 _TICK_S = 0.25
-_EXIT_AFTER_LAST_MESSAGE_S = (
-    10.0  # a library's clean-up may hang at exit: the result stands, the process does not
-)
+_EXIT_AFTER_LAST_MESSAGE_S = 10.0  # a library's clean-up may hang at exit: the result stands, the process does not
 _SILENT_WATCHDOG_S = 60.0
 _RELEASE_S = 20.0
 _UNKILLABLE_S = 45.0  # as long as the watchdog's own ladder may take
@@ -292,7 +293,7 @@ class Attempt:
         self._kill(child)
 
     def _kill(self, child: Child) -> None:
-        # Safe until reap: the leader, alive or zombie, pins the group's number. macOS says EPERM for a group of zombies.
+        # Safe until reap: the leader, alive or zombie, pins the group's number. macOS says EPERM where all are zombies.
         self._killed_at = self._killed_at or time.monotonic()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)

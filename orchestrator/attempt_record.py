@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import metrics, verdict
-from orchestrator.attempt import Order, Outcome
-from orchestrator.cells import Cell
-from orchestrator.records import CellRecord, Metrics
+from orchestrator.records import CellRecord, Metrics, Verdict
 from worker.telemetry import Phase, Telemetry
+
+if TYPE_CHECKING:
+    from orchestrator.attempt import Order, Outcome
+    from orchestrator.cells import Cell
 
 
 def record_of(
@@ -21,8 +23,9 @@ def record_of(
     numbers = metrics.summarise(outcome.reps, outcome.model, spec.batch, spec.gen_tokens)
     if telemetry is not None:
         numbers = with_broken_phase(numbers, telemetry)
-    valid, reasons = None, ()
-    if judgement.verdict is verdict.Verdict.COMPLETED:
+    valid: bool | None = None
+    reasons: tuple[str, ...] = ()
+    if judgement.verdict is Verdict.COMPLETED:
         valid, reasons = metrics.validity(numbers, outcome.reps, released, order.limits.memory_bytes)
     record = CellRecord(
         cell_id=cell.cell_id,
@@ -75,7 +78,7 @@ def with_broken_phase(numbers: Metrics, telemetry: Telemetry) -> Metrics:
 def result_document(record: CellRecord, order: Order, outcome: Outcome) -> dict[str, Any]:
     """Everything that was measured, for result.json: the record, the limits, each repetition with all its steps.
 
-    `broken_rep_step_s` holds the last steps (at most 64) that the telemetry page saw, which includes those of a
+    `recent_step_s` holds the last steps (at most 64) that the telemetry page saw, which includes those of a
     repetition that was not finished.
     """
     telemetry = outcome.telemetry

@@ -6,13 +6,17 @@ number cannot be given to anybody else while the watchdog may still send signals
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
 import sys
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from worker.protocol import WorkerSpec, encode_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # A worker's environment: workers never talk to a hub, and this switch wedges the GPU when a worker dies (mlx#3830).
 _FORCED_ENV = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
@@ -24,44 +28,37 @@ class ExitNotice:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self.fd: int | None = None
-        self._queue: select.kqueue | None = None
-        if hasattr(os, "pidfd_open"):
-            try:
-                self.fd = os.pidfd_open(pid)
-            except OSError:  # a kernel before 5.3, or a seccomp filter: `died` polls
-                self.fd = None
-        elif sys.platform == "darwin":
-            self._watch_by_kqueue()
+        self.fd = _death_fd(pid)
 
     def died(self) -> bool:
         """Whether the child is dead. Does not wait."""
         if self.fd is not None:
             return bool(select.select([self.fd], [], [], 0)[0])
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self._pid, flags) is not None
+        return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def close(self) -> None:
         """Releases the descriptor."""
-        if self._queue is not None:
-            self._queue.close()
-        elif self.fd is not None:
+        if self.fd is not None:
             os.close(self.fd)
 
-    def _watch_by_kqueue(self) -> None:
-        if sys.platform != "darwin":  # for the type checker: kqueue is a BSD's
-            return
-        self._queue = select.kqueue()
-        event = select.kevent(self._pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)
-        try:
-            self._queue.control([event], 0, 0)
-        except ProcessLookupError:  # dead already: a pipe at its end is always readable, and says so
-            self._queue.close()
-            self._queue = None
-            self.fd, write_fd = os.pipe()
-            os.close(write_fd)
-            return
-        self.fd = self._queue.fileno()
+
+def _death_fd(pid: int) -> int | None:
+    """A descriptor that is readable once `pid` is dead; None on a Linux before 5.3 or behind a system call filter."""
+    if sys.platform == "darwin":
+        queue = select.kqueue()
+        event = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)
+        with contextlib.closing(queue):
+            try:
+                queue.control([event], 0, 0)
+            except ProcessLookupError:  # dead already: a pipe at its end is always readable, and says so
+                fd, write_fd = os.pipe()
+                os.close(write_fd)
+                return fd
+            return os.dup(queue.fileno())
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
 
 
 class Child:

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from orchestrator import __version__
 from orchestrator.errors import Exit, WallfinderError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _RUNS = Path("runs")
 
 
-class WholeNumbers(click.ParamType):
-    """`1,2,4` as a tuple of whole numbers."""
-
-    name = "N,N,..."
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """The numbers; click.BadParameter where one is none."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of whole numbers such as 1,2,4", param, ctx)
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """`1,2,4` as a tuple. Raises click.BadParameter where it is no such list."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of whole numbers such as 1,2,4") from None
 
 
 class ExitByError(click.Group):
@@ -84,8 +77,10 @@ def _sweep_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--name", help="The run's name; default: the plan's.")
 @click.option("--extend", is_flag=True, help="Let a plan that only adds cells go on in its run directory.")
 @click.option("-m", "--model", help="Without PLAN: a hub id or a model folder.")
-@click.option("-b", "--batches", type=WholeNumbers(), help="Without PLAN: batch sizes.")
-@click.option("-c", "--contexts", type=WholeNumbers(), help="Without PLAN: context lengths in tokens.")
+@click.option("-b", "--batches", type=whole_numbers, metavar="N,N,...", help="Without PLAN: batch sizes.")
+@click.option(
+    "-c", "--contexts", type=whole_numbers, metavar="N,N,...", help="Without PLAN: context lengths in tokens."
+)
 @click.option("-g", "--gen-tokens", type=int, help="Without PLAN: tokens to generate per stream.")
 @click.option("-n", "--reps", type=int, help="Without PLAN: repetitions.")
 @_sweep_options
@@ -119,15 +114,11 @@ def run(
     help="Run cells again that ended so.",
 )
 @_sweep_options
-def resume(
-    run_name: str, output_dir: Path, retry: tuple[str, ...], fail_on: tuple[str, ...], plain: bool
-) -> NoReturn:
+def resume(run_name: str, output_dir: Path, retry: tuple[str, ...], fail_on: tuple[str, ...], plain: bool) -> NoReturn:
     """Does exactly what is left of RUN, a run directory."""
     from orchestrator.commands import resume_run  # heavy, and of no use to --help
 
-    sys.exit(
-        resume_run(run_name, output_dir, retry=frozenset(retry), fail_on=frozenset(fail_on), plain=plain)
-    )
+    sys.exit(resume_run(run_name, output_dir, retry=frozenset(retry), fail_on=frozenset(fail_on), plain=plain))
 
 
 @main.command()

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator import run_directory, schedule
-from orchestrator.cells import Cell
 from orchestrator.errors import Exit, PlanChanged, PlanError
-from orchestrator.history import History
 from orchestrator.host import read_host
 from orchestrator.interrupts import Interrupts
 from orchestrator.ledger import Ledger, replay, utc_now
@@ -33,10 +31,16 @@ from orchestrator.records import CellRecord, Verdict
 from orchestrator.report.rows import CellRow
 from orchestrator.report.status_json import status_document
 from orchestrator.report.terminal import result_console, result_table
-from orchestrator.run_directory import RunDirectory
 from orchestrator.run_lock import RunLock, is_held
 from orchestrator.show import LiveShow
 from orchestrator.sweep import Sweep, SweepEnd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orchestrator.cells import Cell
+    from orchestrator.history import History
+    from orchestrator.run_directory import RunDirectory
 
 
 def plan_from_command_line(
@@ -63,9 +67,7 @@ def plan_from_command_line(
     given = [flag for flag, value in options.items() if value is not None]
     if plan_file is not None:
         if given:
-            raise PlanError(
-                [f"{', '.join(given)}: the plan file says that already; give PLAN or these, not both"]
-            )
+            raise PlanError([f"{', '.join(given)}: the plan file says that already; give PLAN or these, not both"])
         plan = load_plan(plan_file)
     else:
         missing = [flag for flag in ("-m/--model", "-b/--batches", "-c/--contexts") if options[flag] is None]
@@ -89,9 +91,7 @@ def run_plan(plan: Plan, output_dir: Path, *, extend: bool, fail_on: frozenset[s
         return _sweep(run, frozenset(), fail_on, plain=plain)
 
 
-def resume_run(
-    text: str, output_dir: Path, *, retry: frozenset[str], fail_on: frozenset[str], plain: bool
-) -> int:
+def resume_run(text: str, output_dir: Path, *, retry: frozenset[str], fail_on: frozenset[str], plain: bool) -> int:
     """Does what is left of a run. Returns the exit code."""
     run = run_directory.find(text, output_dir)
     with RunLock(run.path, utc_now()):

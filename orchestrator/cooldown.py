@@ -8,12 +8,15 @@ from __future__ import annotations
 import select
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from orchestrator.interrupts import Interrupts
-from orchestrator.plan import Cooldown
 from orchestrator.reclaim import Baseline, Step, moving, unsettled
 from orchestrator.watchdog.probe import select_probe
 from orchestrator.watchdog.sample import HostReading
+
+if TYPE_CHECKING:
+    from orchestrator.interrupts import Interrupts
+    from orchestrator.plan import Cooldown
 
 _FIRST_LOOK_S = 0.1
 _LOOK_S = 0.5
@@ -40,7 +43,7 @@ class CoolDown:
         self._baseline = Baseline(self._memory_bytes, self._read())
 
     def wait(self, interrupts: Interrupts) -> Waited:
-        """Waits at least `cooldown.min`, then until the host is settled, at most `cooldown.max`; less if asked to stop."""
+        """Waits `cooldown.min`, then until the host is settled, at most `cooldown.max`; less if asked to stop."""
         started = time.monotonic()
         before, seen_at, moved_at = self._read(), started, started
         look = _FIRST_LOOK_S

@@ -1,7 +1,7 @@
 """Owns the download of a model from the Hugging Face hub, as a process of its own.
 
-Run as `python -P -m orchestrator.download REPO [REVISION]`; prints one JSON object on stdout, progress on stderr. A process,
-so that the hub client's memory is given back before the first cell, and a hung download can be ended.
+Run as `python -P -m orchestrator.download REPO [REVISION]`; prints one JSON object on stdout, progress on stderr.
+A process, so that the hub client's memory is given back before the first cell, and a hung download can be ended.
 """
 
 from __future__ import annotations

@@ -8,7 +8,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # macOS: fsync hands the data to the drive, F_FULLFSYNC makes the drive keep it.
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)

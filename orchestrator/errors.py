@@ -24,7 +24,7 @@ class WallfinderError(Exception):
 
 
 class PlanError(WallfinderError):
-    """The plan cannot be used; `problems` holds every one of them as `file:line: key: what, and what would be right`."""
+    """The plan cannot be used; `problems` holds every one as `file:line: key: what, and what would be right`."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))

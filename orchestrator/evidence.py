@@ -91,11 +91,7 @@ def figure(name: str, value: Figure) -> str:
 
 def _peak_name(name: str, value: Figure) -> str:
     if name == "memory_pressure":  # the share of time stalled on Linux, a level of 1, 2 or 4 on macOS
-        return (
-            "pressure_level_peak"
-            if isinstance(value, float | int) and value > 1
-            else "pressure_stall_peak_frac"
-        )
+        return "pressure_level_peak" if isinstance(value, float | int) and value > 1 else "pressure_stall_peak_frac"
     return {
         "swap_growth": "swap_growth_peak_bytes",
         "footprint": "footprint_peak_bytes",

@@ -49,9 +49,7 @@ class Recognised:
     sentence: str
 
 
-def _wall(
-    name: str, pattern: str, cause: str, sentence: str, remedy: str, *, quoted: bool = False
-) -> FailureText:
+def _wall(name: str, pattern: str, cause: str, sentence: str, remedy: str, *, quoted: bool = False) -> FailureText:
     return FailureText(
         name,
         _compiled(pattern),
@@ -88,18 +86,12 @@ def _crash(
     )
 
 
-def _fail(
-    name: str, pattern: str, cause: str, sentence: str, remedy: str, *, stops_variant: bool
-) -> FailureText:
-    return FailureText(
-        name, _compiled(pattern), Verdict.FAILED, cause, sentence, remedy, stops_variant=stops_variant
-    )
+def _fail(name: str, pattern: str, cause: str, sentence: str, remedy: str, *, stops_variant: bool) -> FailureText:
+    return FailureText(name, _compiled(pattern), Verdict.FAILED, cause, sentence, remedy, stops_variant=stops_variant)
 
 
 def _host(name: str, pattern: str, cause: str, sentence: str, remedy: str) -> FailureText:
-    return FailureText(
-        name, _compiled(pattern), Verdict.FAILED, cause, sentence, remedy, stops_sweep=True, native=True
-    )
+    return FailureText(name, _compiled(pattern), Verdict.FAILED, cause, sentence, remedy, stops_sweep=True, native=True)
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -77,9 +77,7 @@ class History:
                 pass  # an event of a later version: kept on file, without meaning here
 
     def _start(self, body: dict[str, Any]) -> None:
-        started = StartedAttempt(
-            str(body["cell_id"]), int(body["attempt"]), str(body["boot_id"]), str(body["at"])
-        )
+        started = StartedAttempt(str(body["cell_id"]), int(body["attempt"]), str(body["boot_id"]), str(body["at"]))
         self.open[started.cell_id] = started
         self.attempts[started.cell_id] = max(self.attempts.get(started.cell_id, 0), started.attempt)
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
-from types import FrameType, TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -58,6 +60,6 @@ class Interrupts:
         except BlockingIOError:
             pass
 
-    def _caught(self, signum: int, frame: FrameType | None) -> None:
+    def _caught(self, signum: int, _frame: FrameType | None) -> None:
         self.count += 1
         self.signum = self.signum or signum

@@ -7,15 +7,17 @@ error that names file and line.
 from __future__ import annotations
 
 import contextlib
-import datetime
+import datetime as dt
 import errno
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.durable import AppendedLines, replace_file, sync_fd
 from orchestrator.errors import LedgerError, LedgerUnwritable
 from orchestrator.history import History
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 JOURNAL = "journal.jsonl"
 _RESERVE_BYTES = 256 * 1024
@@ -23,7 +25,7 @@ _RESERVE_BYTES = 256 * 1024
 
 def utc_now() -> str:
     """The wall time for stamps that people read, ISO 8601 in UTC."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def replay(path: Path) -> History:
@@ -75,9 +77,7 @@ class Ledger:
             self._file = AppendedLines(self.path)
             replace_file(self._reserve, bytes(_RESERVE_BYTES))
         except OSError as error:
-            raise LedgerUnwritable(
-                f"{self.path}: cannot be written: {error.strerror}; nothing was changed"
-            ) from error
+            raise LedgerUnwritable(f"{self.path}: cannot be written: {error.strerror}; nothing was changed") from error
 
     def append(self, event: str, **body: Any) -> None:
         """Writes one event; it is on the disk, and in `history`, when this returns.

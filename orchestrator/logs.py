@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import io
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
+
+if TYPE_CHECKING:
+    import io
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 class _LineLog:

@@ -51,9 +51,7 @@ def resolve_folder(path: Path) -> Resolved:
         ModelUnavailable: it is not there, or holds no model.
     """
     if not path.is_dir():
-        raise ModelUnavailable(
-            f"model: {path}: no such folder; give a folder with config.json, or a hub id `org/name`"
-        )
+        raise ModelUnavailable(f"model: {path}: no such folder; give a folder with config.json, or a hub id `org/name`")
     if not (path / "config.json").is_file():
         raise ModelUnavailable(f"model: {path}: there is no config.json in it; give an MLX model folder")
     return Resolved(str(path), path, None)

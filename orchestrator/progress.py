@@ -224,9 +224,7 @@ def _measured(record: CellRecord) -> list[str]:
     metrics = record.metrics
     parts = []
     if metrics.generation_tps is not None and metrics.generation_tps_per_stream is not None:
-        parts.append(
-            f"{metrics.generation_tps:,.1f} tok/s, {metrics.generation_tps_per_stream:,.1f} per stream"
-        )
+        parts.append(f"{metrics.generation_tps:,.1f} tok/s, {metrics.generation_tps_per_stream:,.1f} per stream")
     memory = _memory(peak_bytes(record), record.memory_bytes)
     if memory:
         parts.append(f"peak {memory}" + (f" in {metrics.peak_phase}" if metrics.peak_phase else ""))

@@ -6,8 +6,10 @@ Does not wait and does not read; sweep.py does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from orchestrator.watchdog.sample import HostReading
+if TYPE_CHECKING:
+    from orchestrator.watchdog.sample import HostReading
 
 _NEAR_FRAC = 0.05  # of memory: as close to the baseline as makes no difference
 _STABLE_FRAC = 0.005  # of memory: how little may still move for a reading to count as standing still

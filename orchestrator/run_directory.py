@@ -105,9 +105,7 @@ def find(text: str, output_dir: Path = Path("runs")) -> RunDirectory:
         else "is not there"
     )
     known = sorted(path.parent.name for path in output_dir.glob(f"*/{JOURNAL}"))
-    hint = (
-        f"; runs in {output_dir}/: {', '.join(known[-8:])}" if known else "; `wallfinder run PLAN` makes one"
-    )
+    hint = f"; runs in {output_dir}/: {', '.join(known[-8:])}" if known else "; `wallfinder run PLAN` makes one"
     raise LedgerError(f"{text}: {there}{hint}")
 
 

@@ -7,11 +7,13 @@ import errno
 import fcntl
 import json
 import os
-from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from orchestrator.errors import LedgerError, RunLocked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
 
 
 class RunLock:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from orchestrator.cells import Cell
-from orchestrator.history import History
 from orchestrator.records import CellRecord, Verdict
 
-_FINAL = frozenset(
-    {Verdict.COMPLETED, Verdict.HIT_THE_WALL, Verdict.HOST_DIED, Verdict.TIMED_OUT, Verdict.SKIPPED}
-)
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from orchestrator.cells import Cell
+    from orchestrator.history import History
+
+_FINAL = frozenset({Verdict.COMPLETED, Verdict.HIT_THE_WALL, Verdict.HOST_DIED, Verdict.TIMED_OUT, Verdict.SKIPPED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Retries:
 def ordered(cells: Sequence[Cell], order: str) -> tuple[Cell, ...]:
     """The cells in the order to run them.
 
-    `safest_first` goes by the tokens that a cell holds in its cache (batch × context, then context), ascending, so
+    `safest_first` goes by the tokens that a cell holds in its cache (batch * context, then context), ascending, so
     that a host that dies takes the fewest answers with it; `as_written` keeps the plan's order.
     """
     if order == "as_written":
@@ -86,7 +88,7 @@ def expected_step_s(cell: Cell, records: Iterable[CellRecord]) -> float | None:
     """What smaller completed cells of the variant predict for a decode step of this cell, in seconds.
 
     A step costs at most in proportion to batch and to context, as long as memory is at hand, so the least of
-    step × (batch ratio) × (context ratio) over the completed smaller cells bounds a healthy step from above.
+    step * (batch ratio) * (context ratio) over the completed smaller cells bounds a healthy step from above.
     """
     bounds = [
         record.metrics.step_s * (cell.batch / record.batch) * (cell.context / record.context)

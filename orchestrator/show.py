@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from orchestrator import schedule
-from orchestrator.attempt import Glimpse
 from orchestrator.cells import Cell
 from orchestrator.eta import remaining_s
-from orchestrator.history import History
-from orchestrator.host import HostFacts
-from orchestrator.plan import Plan, Settings
 from orchestrator.progress import CellProgress, PlainScreen, Screen, open_screen
 from orchestrator.records import CellRecord, Verdict
 from orchestrator.stats import median
-from worker.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from orchestrator.attempt import Glimpse
+    from orchestrator.history import History
+    from orchestrator.host import HostFacts
+    from orchestrator.plan import Plan, Settings
+    from worker.telemetry import Telemetry
 
 _RECENT_STEPS = 8
 
@@ -91,9 +94,7 @@ class LiveShow:
             for record in self._counting()
             if record.verdict is Verdict.COMPLETED
         ]
-        return remaining_s(
-            took, self._open(), running_for_s=glimpse.elapsed_s, limit_s=settings.cell_time_limit
-        )
+        return remaining_s(took, self._open(), running_for_s=glimpse.elapsed_s, limit_s=settings.cell_time_limit)
 
     def _counting(self) -> list[CellRecord]:
         return [record for cell in self._cells for record in self._history.counting(cell.cell_id)]

@@ -5,39 +5,42 @@ Does not decide what a cell became (verdict.py), what is next (schedule.py) or h
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from orchestrator import schedule
 from orchestrator.attempt import Attempt, Glimpse, Order
 from orchestrator.attempt_record import record_of, result_document
-from orchestrator.cells import Cell
 from orchestrator.cgroup import WorkerCgroup, remove_stale
 from orchestrator.cooldown import CoolDown
 from orchestrator.errors import Exit, HostUnfit, LedgerUnwritable, ModelUnavailable
 from orchestrator.history import SCHEMA, StartedAttempt
-from orchestrator.host import HostFacts
-from orchestrator.interrupts import Interrupts
 from orchestrator.ledger import Ledger, utc_now
 from orchestrator.model_store import Resolved, resolve_folder, resolve_hub
 from orchestrator.plan import Plan, Settings, plan_digest, resolve_limits
 from orchestrator.records import CellRecord, Verdict
-from orchestrator.run_directory import RunDirectory
 from orchestrator.verdict import judge_unfinished
-from orchestrator.watchdog.limits import Limits
 from orchestrator.watching import WatchdogLink
 from worker.protocol import ModelSource, WorkerSpec
 from worker.telemetry import TelemetryPage, create_page_fd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from orchestrator.cells import Cell
+    from orchestrator.host import HostFacts
+    from orchestrator.interrupts import Interrupts
+    from orchestrator.run_directory import RunDirectory
+    from orchestrator.watchdog.limits import Limits
 
 log = structlog.get_logger()
 
@@ -255,9 +258,7 @@ class Sweep:
             return
         self._blameless += 1
         if self._blameless >= _REPEATS:
-            reason = (
-                f"{record.cell_id} was cut off {_REPEATS} times in a row ({record.cause}): {record.detail}"
-            )
+            reason = f"{record.cell_id} was cut off {_REPEATS} times in a row ({record.cause}): {record.detail}"
             raise StopSweep(SweepEnd(Exit.HOST, "stopped", reason))
 
     def _living_watchdog(self) -> WatchdogLink:
@@ -389,9 +390,7 @@ class Sweep:
         waited = self._cooldown.wait(self._interrupts)
         if waited.unsettled is None:
             return
-        self._ledger.append(
-            "host.contaminated", after=cell.cell_id, waited_s=waited.seconds, because=waited.unsettled
-        )
+        self._ledger.append("host.contaminated", after=cell.cell_id, waited_s=waited.seconds, because=waited.unsettled)
         log.warning("host.contaminated", after=cell.cell_id, because=waited.unsettled)
         if self._plan.cooldown.on_timeout == "stop":
             reason = (
@@ -405,7 +404,7 @@ def _deadline_s(plan: Plan) -> float | None:
     """The plan's deadline on the monotonic clock, counted from now."""
     if plan.deadline is None:
         return None
-    return time.monotonic() + plan.deadline.seconds_after(datetime.datetime.now(datetime.UTC))
+    return time.monotonic() + plan.deadline.seconds_after(dt.datetime.now(dt.UTC))
 
 
 def interrupted_end(interrupts: Interrupts) -> SweepEnd:

@@ -11,11 +11,14 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import HostUnfit
 from orchestrator.watchdog import wire
 from orchestrator.watchdog.launch import spawn_watchdog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _START_LIMIT_S = 60.0
 

@@ -7,7 +7,10 @@ keeps the head and the latest tail and gives the rest back.
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 64 * 1024

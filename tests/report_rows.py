@@ -145,9 +145,7 @@ def trouble_rows() -> list[CellRow]:
         row(512, 16, Verdict.INTERRUPTED, cause="interrupted"),
         row(512, 32, None),
         *(row(4096, batch, Verdict.FAILED, **missing) for batch in (1, 2, 4, 8, 16)),
-        row(
-            8192, 1, Verdict.HIT_THE_WALL, cause="kernel_oom", evidence={"oom_kills": 1, "unkillable": "yes"}
-        ),
+        row(8192, 1, Verdict.HIT_THE_WALL, cause="kernel_oom", evidence={"oom_kills": 1, "unkillable": "yes"}),
         row(8192, 2, None, running=True, attempts=2),
         skipped(100_000, 1000, "c08192-b001"),
     ]

@@ -56,9 +56,7 @@ def test_killed_at_20_random_moments_every_cell_is_there_once(tmp_path: Path) ->
         assert [path.name for path in at.runs.iterdir()] == ["smoke"]
 
 
-@pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
-)
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 def test_asked_to_stop_once_the_cell_is_recorded_and_resume_goes_on(
     tmp_path: Path, signum: signal.Signals, code: int
 ) -> None:
@@ -67,7 +65,7 @@ def test_asked_to_stop_once_the_cell_is_recorded_and_resume_goes_on(
         process = at.start("run", plan, "-o", at.runs)
         until_in_flight(at, process)
         process.send_signal(signum)
-        out, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == code, err
         ended = [e["record"] for e in at.journal() if e["event"] == "cell.ended"]
         assert [(r["verdict"], r["cause"]) for r in ended] == [("interrupted", "interrupted")]
@@ -79,9 +77,7 @@ def test_asked_to_stop_once_the_cell_is_recorded_and_resume_goes_on(
 
 def test_asked_twice_it_stops_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
     with desk(tmp_path) as at:
-        process = at.start(
-            "run", at.plan(batches=[1, 2], faults={"c00064-b002#1": "hang_gil:deaf"}), "-o", at.runs
-        )
+        process = at.start("run", at.plan(batches=[1, 2], faults={"c00064-b002#1": "hang_gil:deaf"}), "-o", at.runs)
         until_in_flight(at, process, 2)
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
@@ -109,7 +105,7 @@ def test_a_lost_watchdog_costs_an_attempt_and_not_the_sweep(tmp_path: Path) -> N
         for found in at.left_behind():
             if "orchestrator.watchdog" in " ".join(found.cmdline()):
                 found.kill()
-        out, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
         ended = [e["record"] for e in at.journal() if e["event"] == "cell.ended"]
         assert [(r["attempt"], r["verdict"], r["cause"]) for r in ended] == [
@@ -193,9 +189,7 @@ def test_a_cell_in_flight_when_the_machine_went_down_is_an_answer(tmp_path: Path
 
 def test_the_deadline_stops_starting_cells(tmp_path: Path) -> None:
     with desk(tmp_path) as at:
-        plan = at.plan(
-            batches=[1, 2], faults={"c00064-b001": "hang:polite"}, deadline="1s", cell_time_limit="3s"
-        )
+        plan = at.plan(batches=[1, 2], faults={"c00064-b001": "hang:polite"}, deadline="1s", cell_time_limit="3s")
         done = at.run(plan)
         assert done.returncode == 124, done.stderr
         assert at.verdicts() == {"c00064-b001": ("timed_out", "time_limit"), "c00064-b002": (None, None)}

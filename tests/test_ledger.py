@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,10 +16,11 @@ from orchestrator.ledger import Ledger, replay
 from orchestrator.records import CellRecord, Metrics, Verdict
 from orchestrator.run_lock import RunLock, is_held
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def record(
-    cell_id: str = "c00064-b001", attempt: int = 1, verdict: Verdict = Verdict.COMPLETED
-) -> CellRecord:
+
+def record(cell_id: str = "c00064-b001", attempt: int = 1, verdict: Verdict = Verdict.COMPLETED) -> CellRecord:
     return CellRecord(
         cell_id=cell_id,
         variant=None,
@@ -117,9 +119,18 @@ def test_a_reopened_cell_counts_from_there_on(tmp_path: Path) -> None:
     ledger.close()
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or sys.platform != "linux", reason="mounting a small disk needs root on Linux"
-)
+def fill_up(folder: Path) -> None:
+    with (folder / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(bytes(4096))
+
+
+def end_attempts_until_the_reserve_is_used_up(ledger: Ledger) -> None:
+    for attempt in range(1, 2000):
+        ledger.append("cell.ended", record=record(attempt=attempt).to_json())
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="mounting a small disk needs root on Linux")
 def test_on_a_full_disk_the_cell_in_flight_still_gets_its_line(tmp_path: Path) -> None:
     mount = tmp_path / "disk"
     mount.mkdir()
@@ -128,13 +139,10 @@ def test_on_a_full_disk_the_cell_in_flight_still_gets_its_line(tmp_path: Path) -
     try:
         ledger = Ledger(mount)
         start(ledger)
-        with (mount / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space"):
-            while True:
-                filler.write(bytes(4096))
+        fill_up(mount)
         assert not ledger.disk_full
-        with pytest.raises(LedgerUnwritable, match="No space"):  # until the reserve is used up too
-            for attempt in range(1, 2000):
-                ledger.append("cell.ended", record=record(attempt=attempt).to_json())
+        with pytest.raises(LedgerUnwritable, match="No space"):
+            end_attempts_until_the_reserve_is_used_up(ledger)
         assert ledger.disk_full
         ledger.close()
         held = replay(mount / "journal.jsonl").records["c00064-b001"]

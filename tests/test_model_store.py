@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from fake_hub import COMMIT, fake_hub
 
 from orchestrator.errors import ModelUnavailable
 from orchestrator.model_store import resolve_folder, resolve_hub
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FILES = {
     "config.json": b'{"model_type": "llama"}',

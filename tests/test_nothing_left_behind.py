@@ -102,9 +102,7 @@ def test_a_swap_file_fails_its_test_and_is_switched_off(tmp_path: Path) -> None:
         pytest.skip(f"no swap file can be used here: {probe.stderr.strip()}")
     subprocess.run(["swapoff", str(file)], check=True)
     try:
-        result = run_tests(
-            tmp_path, f"def test_leaves_swap():\n    subprocess.run(['swapon', '{file}'], check=True)\n"
-        )
+        result = run_tests(tmp_path, f"def test_leaves_swap():\n    subprocess.run(['swapon', '{file}'], check=True)\n")
         assert f"left behind: swap file {file}" in result.stdout
         assert str(file) not in Path("/proc/swaps").read_text(encoding="utf-8")
     finally:

@@ -7,11 +7,14 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from sweeps import desk
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CELLS = 1000
 WATCHDOG_BYTES = 16e6

@@ -385,9 +385,7 @@ def test_the_cells_are_in_the_order_written_and_exclusions_are_cross_products() 
 
 
 def test_faults_by_cell() -> None:
-    plan = read(
-        f'{GOOD}engine: faulty\nfaults: {{c00064-b001: hang, "c*-b001": "exit 3", "c00128-*": leak}}\n'
-    )
+    plan = read(f'{GOOD}engine: faulty\nfaults: {{c00064-b001: hang, "c*-b001": "exit 3", "c00128-*": leak}}\n')
     faults = [plan.settings(None).fault_for(cell.cell_id) for cell in plan.cells()]
     assert faults == ["hang", None, "exit 3", "leak"]
 

@@ -22,8 +22,7 @@ def problem(path: Path) -> str:
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert (
-        problem(tmp_path / "none.yaml")
-        == f"{tmp_path}/none.yaml: there is no such file; give the path of a plan file"
+        problem(tmp_path / "none.yaml") == f"{tmp_path}/none.yaml: there is no such file; give the path of a plan file"
     )
 
 
@@ -117,9 +116,7 @@ def test_the_name_is_the_files_name_made_safe(tmp_path: Path, file: str, name: s
 
 
 def test_a_mistake_is_found_where_an_anchor_put_it() -> None:
-    text = (
-        "model: a/b\nbatches: [1]\ncontexts: [64]\nvariants:\n- &a {name: a, reps: 0}\n- {<<: *a, name: b}\n"
-    )
+    text = "model: a/b\nbatches: [1]\ncontexts: [64]\nvariants:\n- &a {name: a, reps: 0}\n- {<<: *a, name: b}\n"
     with pytest.raises(PlanError) as raised:
         parse_plan(text, "p.yaml", Place(Path("/nowhere")))
     assert [problem.split(": ")[:2] for problem in raised.value.problems] == [
@@ -228,8 +225,7 @@ def test_fuzz_plans_that_look_like_plans(text: str) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.text(alphabet=st.characters(), max_size=200)
-    | st.text(alphabet="[]{}&*!|>%@`'\"#-:?,.~<=\n\t ab01", max_size=80)
+    st.text(alphabet=st.characters(), max_size=200) | st.text(alphabet="[]{}&*!|>%@`'\"#-:?,.~<=\n\t ab01", max_size=80)
 )
 def test_fuzz_text(text: str) -> None:
     reads_or_complains(text)

@@ -73,9 +73,7 @@ def test_models_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> No
     assert words in problems(text, tmp_path)[0]
 
 
-def test_folders_are_looked_for_beside_the_plan_then_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_are_looked_for_beside_the_plan_then_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, beside = tmp_path / "here", tmp_path / "beside"
     write_config(here / "m")
     write_config(here / "both")
@@ -204,24 +202,18 @@ def test_synthetic_models_that_cannot_be_made(tmp_path: Path, text: str, key: st
 
 
 def test_all_slips_of_a_config_at_once(tmp_path: Path) -> None:
-    found = problems(
-        "{synthetic: {model_type: llama, a: 010, b: yes, dtype: x, quantization: {bits: 1}}}", tmp_path
-    )
+    found = problems("{synthetic: {model_type: llama, a: 010, b: yes, dtype: x, quantization: {bits: 1}}}", tmp_path)
     keys = {problem.split(": ")[1] for problem in found}
     assert keys == {f"model.synthetic.{key}" for key in ("a", "b", "dtype", "quantization.bits")}
 
 
 def test_revisions_belong_to_hub_models(tmp_path: Path) -> None:
-    with pytest.raises(
-        PlanError, match="revision: only a hub model has revisions, and this one is a synthetic"
-    ):
+    with pytest.raises(PlanError, match="revision: only a hub model has revisions, and this one is a synthetic"):
         model("{synthetic: {model_type: llama}}\nrevision: main", tmp_path)
 
 
 def test_a_resolved_plan_stands_alone(tmp_path: Path) -> None:
-    folder = write_config(
-        tmp_path / "here" / "q", strange={"off": "no", "n": "1_0", "x": [1e-05, -0.0, "a\nb\t"]}
-    )
+    folder = write_config(tmp_path / "here" / "q", strange={"off": "no", "n": "1_0", "x": [1e-05, -0.0, "a\nb\t"]})
     path = tmp_path / "here" / "p.yaml"
     path.write_text(
         f"{REST}model: {{synthetic: {{config: q, quantization: {{bits: 4}}}}}}\n"

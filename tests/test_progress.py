@@ -190,12 +190,8 @@ def test_plain_lines_and_signs_of_life() -> None:
     screen.close()
     lines = file.getvalue().splitlines()
     assert lines[0] == "[7/24] c04096-b016 started"
-    assert [line.startswith("[7/24] c04096-b016 decode rep 3/5 step 17/63") for line in lines[1:4]] == [
-        True
-    ] * 3
-    assert lines[4].startswith(
-        "[7/24] c04096-b016 completed: 97.2 tok/s, 6.1 per stream, peak 27.3 GB (53 %) in"
-    )
+    assert [line.startswith("[7/24] c04096-b016 decode rep 3/5 step 17/63") for line in lines[1:4]] == [True] * 3
+    assert lines[4].startswith("[7/24] c04096-b016 completed: 97.2 tok/s, 6.1 per stream, peak 27.3 GB (53 %) in")
     assert lines[5] == "[7/24] c04096-b016 started, attempt 2"
     assert len(lines) == 6
 

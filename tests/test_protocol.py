@@ -120,9 +120,7 @@ def test_specs_survive() -> None:
     assert decode_spec(encode_spec(spec)) == spec
 
 
-@pytest.mark.parametrize(
-    "line", [b"", b"{}", b"[]", b"null", b'{"protocol":1}', b'{"protocol":1,"model":3}', b"\xff"]
-)
+@pytest.mark.parametrize("line", [b"", b"{}", b"[]", b"null", b'{"protocol":1}', b'{"protocol":1,"model":3}', b"\xff"])
 def test_other_specs_are_errors(line: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_spec(line)

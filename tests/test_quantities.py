@@ -96,10 +96,7 @@ def test_the_figures_that_tell_most_come_first() -> None:
 
 def test_the_watchdog_s_memory_evidence_gets_units() -> None:
     peaks = with_units({"swap_growth": 1e9, "memory_pressure": 0.42, "footprint": 4e8, "watchdog_late": 1.4})
-    assert (
-        figures(peaks, most=9)
-        == "swap +1.00 GB, stalled on memory 42 %, footprint 0.40 GB, watchdog late 1.4 s"
-    )
+    assert figures(peaks, most=9) == "swap +1.00 GB, stalled on memory 42 %, footprint 0.40 GB, watchdog late 1.4 s"
     assert figures(with_units({"memory_pressure": 4.0})) == "pressure level 4"
     assert with_units({"something_new_bytes": 1}) == {"something_new_bytes": 1}
 

@@ -23,9 +23,7 @@ CALM = HostReading(
 )
 
 
-def judge(
-    after: HostReading, *, before: HostReading = CALM, seconds: float = 0.5, still_s: float = 0.0
-) -> str | None:
+def judge(after: HostReading, *, before: HostReading = CALM, seconds: float = 0.5, still_s: float = 0.0) -> str | None:
     return unsettled(Baseline(MEMORY, CALM), Step(before, after, seconds, still_s))
 
 

@@ -63,9 +63,7 @@ def test_a_wall_and_what_it_dominates() -> None:
 
 
 def test_open_cells_are_null() -> None:
-    found = cells(
-        [row(512, 1, None), row(512, 2, None, running=True), row(512, 4, Verdict.CRASHED, running=True)]
-    )
+    found = cells([row(512, 1, None), row(512, 2, None, running=True), row(512, 4, Verdict.CRASHED, running=True)])
     assert [cell["verdict"] for cell in found.values()] == [None, None, None]
     assert [cell["running"] for cell in found.values()] == [False, True, True]
     assert [cell["cause"] for cell in found.values()] == [None, None, None]

@@ -62,10 +62,7 @@ def test_the_figures_of_the_origin_sweep() -> None:
     assert "skipped: dominated by c16384-b016" in line_of(text, "c16384-b032")
     assert "at 4,096 tokens: best at batch 8 (139.1 tok/s); wall at batch 32: swap_growth" in text
     assert "at 512 tokens: best at batch 32 (387.1 tok/s), the largest tried" in text
-    assert (
-        "at 32,768 tokens: best at batch 1 (29.0 tok/s); from batch 8 dominated by c16384-b016; 2 open"
-        in text
-    )
+    assert "at 32,768 tokens: best at batch 1 (29.0 tok/s); from batch 8 dominated by c16384-b016; 2 open" in text
     assert "24 cells: 16 completed (2 invalid), 2 hit_the_wall, 4 skipped, 2 open; 1 h 30 min" in text
 
 
@@ -131,9 +128,7 @@ def test_a_stream_that_knows_only_ascii(encoding: str) -> None:
 def test_no_colours_without_a_terminal_and_colours_with_one() -> None:
     assert "\x1b[" not in rendered(origin_rows())
     file = io.StringIO()
-    Console(file=file, width=140, force_terminal=True, color_system="standard").print(
-        result_table(origin_rows())
-    )
+    Console(file=file, width=140, force_terminal=True, color_system="standard").print(result_table(origin_rows()))
     assert "\x1b[1;31mhit_the_wall: swap_growth" in file.getvalue()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +11,9 @@ from orchestrator.durable import replace_file
 from orchestrator.errors import LedgerError
 from orchestrator.run_directory import RunDirectory, create, find
 from orchestrator.worker_log import CAP_BYTES, HEAD_BYTES, TAIL_BYTES, WorkerLog
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_a_new_run_is_whole(tmp_path: Path) -> None:

@@ -18,9 +18,7 @@ some = st.lists(finite, min_size=1, max_size=40)
 
 @given(values=some, share=st.floats(0, 1))
 def test_quantiles_are_numpy_s(values: list[float], share: float) -> None:
-    assert stats.quantile(values, share) == pytest.approx(
-        float(np.quantile(values, share)), rel=1e-9, abs=1e-3
-    )
+    assert stats.quantile(values, share) == pytest.approx(float(np.quantile(values, share)), rel=1e-9, abs=1e-3)
 
 
 @given(values=some)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from sweeps import desk
 
-# Thresholds of seconds, so that the whole table takes a minute. A stall is judged by age, so a slow machine changes nothing.
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Thresholds of seconds, so that the whole table takes a minute.
 WATCHDOG = {
     "sample_every": "50ms",
     "step_inflation": {"soft": 2.5, "hard": 6, "sustained": "500ms"},

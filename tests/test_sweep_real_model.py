@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import smollm2
 import yaml
 from sweeps import desk
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.slow,
@@ -46,9 +49,9 @@ def test_a_sweep_over_smollm2(tmp_path: Path) -> None:
                 assert rep["generated_tokens"] == cell["batch"] * 4
                 assert rep["finite_logits"]
         tokens = {
-            engine: json.loads(
-                (at.runs / f"night/cells/{engine}/c00012-b002/attempt-1/result.json").read_bytes()
-            )["reps"][0]["tokens_digest"]
+            engine: json.loads((at.runs / f"night/cells/{engine}/c00012-b002/attempt-1/result.json").read_bytes())[
+                "reps"
+            ][0]["tokens_digest"]
             for engine in ("batched", "lockstep")
         }
         assert tokens["batched"] == tokens["lockstep"] != "", "both engines make the same greedy tokens"

@@ -67,8 +67,7 @@ def failure(kind: str = "error", text: str = "no", **changes: Any) -> Failure:
 
 
 KILL, SEGV, ABRT, ALRM, BUS, TERM = (
-    -int(s)
-    for s in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGALRM, signal.SIGBUS, signal.SIGTERM)
+    -int(s) for s in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGALRM, signal.SIGBUS, signal.SIGTERM)
 )
 
 CASES: dict[str, tuple[AttemptFacts, Verdict, str | None]] = {
@@ -349,9 +348,7 @@ def test_unfinished_attempts() -> None:
     assert (died.verdict, died.memory_wall, died.retryable) == (Verdict.HOST_DIED, True, False)
     alive = judge_unfinished("boot-1", "boot-1")
     assert (alive.verdict, alive.cause, alive.retryable) == (Verdict.INTERRUPTED, "orchestrator_died", True)
-    assert (
-        judge_unfinished("", "boot-2").verdict is Verdict.INTERRUPTED
-    )  # no proof that the machine went down
+    assert judge_unfinished("", "boot-2").verdict is Verdict.INTERRUPTED  # no proof that the machine went down
 
 
 _FINALS = st.sampled_from([None, Done(3), Stopped("decode", 1, 1), failure(), failure("protocol")])

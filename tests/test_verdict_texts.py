@@ -72,10 +72,7 @@ FORMS: list[tuple[str, str]] = [
     ),
     (
         "gpu_victim",
-        (
-            f"{METAL} Discarded (victim of GPU error/recovery) "
-            f"(00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)"
-        ),
+        (f"{METAL} Discarded (victim of GPU error/recovery) (00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)"),
     ),
     ("gpu_victim", f"{METAL} Invalid Resource (00000009:kIOGPUCommandBufferCallbackErrorInvalidResource)"),
     ("metal_other", f"{METAL} Something new (000000ff:kSomethingNew)"),
@@ -217,9 +214,7 @@ def test_numbers_are_quoted() -> None:
     detail = judge(facts_of(big, "log")).detail
     assert "48,736,917,632 bytes (48.7 GB)" in detail
     assert "30,150,672,384 bytes (30.2 GB)" in detail
-    assert (
-        "499,000 buffers" in judge(facts_of("[metal::malloc] Resource limit (499000) exceeded", "log")).detail
-    )
+    assert "499,000 buffers" in judge(facts_of("[metal::malloc] Resource limit (499000) exceeded", "log")).detail
     assert "glm4_moe" in judge(facts_of("Model type glm4_moe not supported.", "text")).detail
 
 

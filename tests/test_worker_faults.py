@@ -135,9 +135,7 @@ def test_ends_without_a_last_message(fault: str, status: int, tmp_path: Path) ->
 def test_aborts_say_why_on_stderr(name: str, tmp_path: Path) -> None:
     ended = play(f"abort:{name}", tmp_path)
     assert ended.status == -signal.SIGABRT
-    assert ended.output.startswith(
-        b"libc++abi: terminating due to uncaught exception of type std::runtime_error: ["
-    )
+    assert ended.output.startswith(b"libc++abi: terminating due to uncaught exception of type std::runtime_error: [")
     assert ABORT_TEXTS[name].encode() in ended.output
 
 

@@ -68,9 +68,7 @@ def test_what_is_written_is_random_in_every_row() -> None:
     (pattern,) = fill.learn([one])
     cache = KVCache()
     chunks: list[None] = []
-    fill.fill(
-        [cache], [pattern], rows=3, tokens=100, chunk=64, seed=0, chunk_done=lambda: chunks.append(None)
-    )
+    fill.fill([cache], [pattern], rows=3, tokens=100, chunk=64, seed=0, chunk_done=lambda: chunks.append(None))
     keys, values = cache.keys_and_values()
     assert keys.shape == (3, 2, 100, 32)
     assert values.shape == (3, 2, 100, 16)

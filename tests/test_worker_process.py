@@ -18,9 +18,7 @@ from worker_driver import ROOT, Driver, is_running, make_spec, wait_until
 from worker.protocol import Done, Failure, Hello, ModelFacts, RepResult, Stopped, encode_spec
 from worker.telemetry import Phase
 
-LINUX_ONLY = pytest.mark.skipif(
-    sys.platform != "linux", reason="PR_SET_PDEATHSIG and oom_score_adj are Linux's"
-)
+LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG and oom_score_adj are Linux's")
 
 
 def _phase(driver: Driver) -> Phase:
@@ -222,9 +220,7 @@ def test_interrupts_are_the_orchestrators_business(tmp_path: Path) -> None:
         driver.process.send_signal(signal.SIGINT)
         seen = driver.page.read()
         assert seen is not None
-        wait_until(
-            lambda: (now := driver.page.read()) is not None and now.step > seen.step + 20, "it goes on"
-        )
+        wait_until(lambda: (now := driver.page.read()) is not None and now.step > seen.step + 20, "it goes on")
         driver.process.send_signal(signal.SIGTERM)
         assert driver.wait().status == -signal.SIGTERM
 

@@ -131,9 +131,7 @@ def _run(
         faulty.play(spec, progress, results, descriptors, in_place)
         return
     if spec.fault is not None:
-        raise AttemptError(
-            "bad_fault", f"engine {spec.engine!r} plays no faults", "set `engine: faulty`, or no fault"
-        )
+        raise AttemptError("bad_fault", f"engine {spec.engine!r} plays no faults", "set `engine: faulty`, or no fault")
     from worker.engines import cell  # late: this imports MLX, after the spec was read and the backstops stand
 
     cell.play(spec, progress, results, in_place)

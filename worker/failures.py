@@ -16,7 +16,7 @@ class AttemptError(Exception):
         self.remedy = remedy
 
 
-class StopAsked(Exception):  # noqa: N818 - a wish, not an error
+class StopAsked(Exception):
     """The stop flag of the telemetry page was up between two steps, chunks or weights."""
 
     def __init__(self, phase: str, rep: int, step: int) -> None:

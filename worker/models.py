@@ -103,15 +103,11 @@ def _from_folder(folder: Path, *, trust_remote_code: bool) -> tuple[nn.Module, d
     if not folder.is_dir():
         raise AttemptError("model_not_found", f"no folder {folder}", "check `model`: a hub id or a folder")
     if not (folder / "config.json").is_file():
-        raise AttemptError(
-            "model_not_found", f"no config.json in {folder}", "name a folder that holds an MLX model"
-        )
+        raise AttemptError("model_not_found", f"no config.json in {folder}", "name a folder that holds an MLX model")
     try:
         model, config = load_model(folder, lazy=True, trust_remote_code=trust_remote_code)
     except json.JSONDecodeError as error:
-        raise AttemptError(
-            "bad_config", f"{folder}/config.json is not JSON: {error}", "get the model anew"
-        ) from error
+        raise AttemptError("bad_config", f"{folder}/config.json is not JSON: {error}", "get the model anew") from error
     except FileNotFoundError as error:
         raise AttemptError(
             "model_not_found",
@@ -168,6 +164,4 @@ def _quantization(config: dict[str, Any]) -> dict[str, int | str] | None:
     quantization = config.get("quantization")
     if not isinstance(quantization, dict):
         return None
-    return {
-        str(k): v for k, v in quantization.items() if isinstance(v, int | str) and not isinstance(v, bool)
-    }
+    return {str(k): v for k, v in quantization.items() if isinstance(v, int | str) and not isinstance(v, bool)}

@@ -87,9 +87,7 @@ def _exclusions(draft: Drafted) -> Iterator[Complaint]:
                     text = f"{shown(str(value))} is not among the plan's {axis}; leave it out, or mend it"
                     yield ("exclude", at, axis, index), text
                     strangers = True
-    if not strangers and not grid(
-        draft.variants, draft.file.contexts, draft.file.batches, draft.file.exclude
-    ):
+    if not strangers and not grid(draft.variants, draft.file.contexts, draft.file.batches, draft.file.exclude):
         yield ("exclude",), "leaves no cell to run; exclude less"
 
 
@@ -97,9 +95,7 @@ def _unmatched_faults(draft: Drafted) -> Iterator[Complaint]:
     cells = grid(draft.variants, draft.file.contexts, draft.file.batches, draft.file.exclude)
     for path, settings, own in _scopes(draft):
         where = path if path and "faults" in own else ()
-        names = [
-            cell.cell_id for cell in cells if where == () or cell.variant == getattr(settings, "name", None)
-        ]
+        names = [cell.cell_id for cell in cells if where == () or cell.variant == getattr(settings, "name", None)]
         for glob in settings.faults if not draft.unread(*where, "faults") else ():
             # `#N` behind a glob means the N-th attempt (schedule.fault_for)
             if not any(fnmatch.fnmatchcase(name, glob.partition("#")[0]) for name in names):
@@ -134,9 +130,7 @@ def _settings(draft: Drafted) -> Iterator[Complaint]:
 def _contradictions(settings: Settings) -> Iterator[tuple[tuple[KeyPath, ...], str]]:
     """The keys involved, the one to complain about first, and what is wrong."""
     if settings.prefill_logits == "all" and settings.engine != "lockstep":
-        text = (
-            f"all needs engine: lockstep, and the engine is {settings.engine}; write last, or lockstep there"
-        )
+        text = f"all needs engine: lockstep, and the engine is {settings.engine}; write last, or lockstep there"
         yield (("prefill_logits",), ("engine",)), text
     if settings.faults and settings.engine != "faulty":
         text = f"only engine: faulty plays faults, and the engine is {settings.engine}; leave faults out"

@@ -58,7 +58,5 @@ def _decoded(data: bytes, label: str) -> str:
         raise PlanError([f"{label}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8"]) from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise PlanError(
-            [f"{label}:{line}: holds a NUL byte: UTF-16 or binary data; save the file as UTF-8 text"]
-        )
+        raise PlanError([f"{label}:{line}: holds a NUL byte: UTF-16 or binary data; save the file as UTF-8 text"])
     return text

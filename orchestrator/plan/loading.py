@@ -61,9 +61,7 @@ def load_plan(path: Path, *, frozen: bool = False) -> Plan:
     """
     label = file_label(path)
     if not frozen and os.path.isfile(path / "plan.yaml"):  # noqa: PTH113  # never raises, unlike Path.is_file
-        raise PlanError(
-            [f"{label}: is a run directory; give a plan file, or go on with `wallfinder resume {label}`"]
-        )
+        raise PlanError([f"{label}: is a run directory; give a plan file, or go on with `wallfinder resume {label}`"])
     text = read_text_file(path, "a plan file")
     return parse_plan(text, label, Place(path.absolute().parent, frozen), safe_name(path.stem))
 
@@ -87,9 +85,7 @@ def parse_plan(text: str, label: str, place: Place, name: str = "plan") -> Plan:
         problems.sort(key=lambda problem: problem.line or 0)
         rendered = list(dict.fromkeys(problem.render(label) for problem in problems))
         more = len(rendered) - MAX_PROBLEMS
-        raise PlanError(
-            rendered[:MAX_PROBLEMS] + ([f"{label}: and {more} problems more"] if more > 0 else [])
-        )
+        raise PlanError(rendered[:MAX_PROBLEMS] + ([f"{label}: and {more} problems more"] if more > 0 else []))
     return plan
 
 
@@ -232,9 +228,7 @@ def _unknown_key(path: KeyPath) -> str:
     model = _model_at(path[:-1])
     known = list(_keys(model))
     if model is VariantFile and key in PlanFile.model_fields:
-        return (
-            f"belongs to the whole plan and cannot differ by variant; a variant may give {', '.join(known)}"
-        )
+        return f"belongs to the whole plan and cannot differ by variant; a variant may give {', '.join(known)}"
     near = difflib.get_close_matches(key.lower().replace("-", "_"), known, n=1, cutoff=0.6)
     if near:
         return f"is not a key here; did you mean {near[0]}?"

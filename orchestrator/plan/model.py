@@ -39,9 +39,7 @@ MAX_BATCH = 65_536
 MAX_CONTEXT = 16_777_216
 MAX_GEN_TOKENS = 1_048_576
 
-Batches: TypeAlias = Annotated[
-    tuple[Annotated[int, whole(1, MAX_BATCH)], ...], ListOf("batch sizes", "[1, 2, 4, 8]")
-]
+Batches: TypeAlias = Annotated[tuple[Annotated[int, whole(1, MAX_BATCH)], ...], ListOf("batch sizes", "[1, 2, 4, 8]")]
 Contexts: TypeAlias = Annotated[
     tuple[Annotated[int, whole(2, MAX_CONTEXT)], ...], ListOf("context lengths", "[512, 4096]")
 ]
@@ -54,9 +52,7 @@ PartShare: TypeAlias = Annotated[Share, share()]
 class Strict(BaseModel):
     """Frozen, and no key that it does not know."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, arbitrary_types_allowed=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, arbitrary_types_allowed=True)
 
 
 class SwapGrowth(Strict):
@@ -270,9 +266,7 @@ class PlanFile(Later, SweepKeys, Settings):
 
     name: Annotated[str, plan_name()] = ""
     """The sweep's name and that of its run directory; left out: the plan file's name."""
-    variants: Annotated[
-        tuple[VariantFile, ...], ListOf("variants", "[{name: kv8, kv_bits: 8}]", unique=False)
-    ] = ()
+    variants: Annotated[tuple[VariantFile, ...], ListOf("variants", "[{name: kv8, kv_bits: 8}]", unique=False)] = ()
     """A third axis: every context and batch is measured once per variant."""
     exclude: Annotated[
         tuple[Exclude, ...], ListOf("exclusions", "[{contexts: [32768], batches: [32]}]", unique=False)

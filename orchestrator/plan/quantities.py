@@ -40,9 +40,7 @@ def read_duration(value: object, low_s: float, high_s: float) -> float:
         number = text if isinstance(text, str) and re.fullmatch(_NUMBER, text) else None
         number = str(text) if type(text) in (int, float) else number
         if number is not None:
-            raise wrong(
-                f"{shown(number)} has no unit; write {shown(number)}s, {shown(number)}m, ... (ms, s, m, h, d)"
-            )
+            raise wrong(f"{shown(number)} has no unit; write {shown(number)}s, {shown(number)}m, ... (ms, s, m, h, d)")
         raise wrong(f"{described(value)} is not a duration; write one such as 100ms, 5s, 30m or 1h30m")
     parts = _DURATION_PART.findall(text)
     seconds = float(sum((Decimal(number) * _DURATION_UNITS[unit] for number, unit in parts), Decimal(0)))
@@ -74,15 +72,11 @@ def read_size(value: object, low: int, high: int) -> int:
     """
     text = value.text.strip() if isinstance(value, Scalar) else value
     if not isinstance(text, str) or not re.fullmatch(SIZE_PATTERN, text):
-        raise wrong(
-            f"{described(value)} is not a size; write a number with its unit, such as 400MB, 1.5GB or 1GiB"
-        )
+        raise wrong(f"{described(value)} is not a size; write a number with its unit, such as 400MB, 1.5GB or 1GiB")
     number, unit = re.fullmatch(r"([0-9.]+) ?(\w+)", text).groups()  # type: ignore[union-attr]  # matched above
     size = int(Decimal(number) * _SIZE_UNITS[unit])
     if not low <= size <= high:
-        raise wrong(
-            f"{described(value)} is out of range; write a size from {render_size(low)} to {render_size(high)}"
-        )
+        raise wrong(f"{described(value)} is out of range; write a size from {render_size(low)} to {render_size(high)}")
     return size
 
 
@@ -127,6 +121,4 @@ def read_share(value: object) -> Share:
         return Share(frac=frac)
     if isinstance(text, str) and re.fullmatch(SIZE_PATTERN, text):
         return Share(size_bytes=read_size(value, 1, 1 << 60))
-    raise wrong(
-        f"{described(value)} is not a part of memory; write a percentage such as 1%, or a size such as 400MB"
-    )
+    raise wrong(f"{described(value)} is not a part of memory; write a percentage such as 1%, or a size such as 400MB")

@@ -36,9 +36,7 @@ _MAX_LEVELS = 30
 _MAX_VALUES = 10_000
 _OWN_KEYS = ("config", "dtype", "torch_dtype", "quantization", "quantization_config")
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]*/[\w.-]*[A-Za-z0-9_]", re.ASCII)
-_REMEDY = (
-    "write a hub id such as mlx-community/Qwen3-8B-4bit, the path of a folder, or `synthetic:` with keys"
-)
+_REMEDY = "write a hub id such as mlx-community/Qwen3-8B-4bit, the path of a folder, or `synthetic:` with keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +151,7 @@ def read_synthetic(value: object, place: Place) -> Synthetic:
     """
     own = value if isinstance(value, dict) else {"config": value}
     if isinstance(value, list | tuple) or is_null(value) or not own:
-        raise wrong(
-            f"{described(value)} stands where a config belongs; write its keys, or the path of a config.json"
-        )
+        raise wrong(f"{described(value)} stands where a config belongs; write its keys, or the path of a config.json")
     reader = _SyntheticReader(own, place, config_path=("config",) if isinstance(value, dict) else ())
     return reader.read()
 
@@ -230,9 +226,7 @@ class _SyntheticReader:
 
     def _quantization(self, base: dict[str, Any]) -> tuple[int | None, int | None]:
         if "quantization_config" in self._own:
-            self._wrong(
-                ("quantization_config",), "is not used here; write `quantization: {bits: 4, group_size: 64}`"
-            )
+            self._wrong(("quantization_config",), "is not used here; write `quantization: {bits: 4, group_size: 64}`")
         if "quantization" in self._own:
             given = self._own["quantization"]
             return (None, None) if is_null(given) else self._bits(given, ("quantization",))
@@ -240,21 +234,15 @@ class _SyntheticReader:
         found = base.get("quantization") or base.get("quantization_config") or {}
         if not isinstance(found, dict) or "bits" not in found or "quant_method" in found:
             return None, None
-        if found.get("mode", "affine") != "affine" or any(
-            isinstance(value, dict) for value in found.values()
-        ):
-            text = (
-                "its layers differ in quantization; write `quantization: {bits: 4, group_size: 64}` or null"
-            )
+        if found.get("mode", "affine") != "affine" or any(isinstance(value, dict) for value in found.values()):
+            text = "its layers differ in quantization; write `quantization: {bits: 4, group_size: 64}` or null"
             self._wrong(self._config_path, text)
             return None, None
         return self._bits({k: found[k] for k in ("bits", "group_size") if k in found}, self._config_path)
 
     def _bits(self, given: Any, path: KeyPath) -> tuple[int | None, int | None]:
         if not isinstance(given, dict) or "bits" not in given:
-            self._wrong(
-                path, f"{described(given)} is no quantization; write {{bits: 4, group_size: 64}} or null"
-            )
+            self._wrong(path, f"{described(given)} is no quantization; write {{bits: 4, group_size: 64}} or null")
             return None, None
         for key in given.keys() - {"bits", "group_size"}:
             self._wrong((*path, key), "is not a key of quantization; it has bits and group_size")
@@ -322,9 +310,7 @@ def render_model(model: str | Synthetic) -> object:
 class Model:
     """The annotation of `model`; relative paths are looked for as the validation's context (a Place) says."""
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         def validator(value: Any, info: ValidationInfo) -> str | Synthetic:
             place = info.context if isinstance(info.context, Place) else Place(Path())
             try:

@@ -27,12 +27,7 @@ def read_name(value: object) -> str:
         UnreadableError: it is not.
     """
     text = read_text(value, "a name")
-    if (
-        not re.match(_NAME_PATTERN, text)
-        or not text.isprintable()
-        or len(text.encode()) > 200
-        or "\n" in text
-    ):
+    if not re.match(_NAME_PATTERN, text) or not text.isprintable() or len(text.encode()) > 200 or "\n" in text:
         raise wrong(
             f"{described(value)} cannot name a folder; write at most {MAX_NAME} characters, "
             'none of / \\ : * ? " < > |, '
@@ -53,9 +48,7 @@ def safe_name(text: str) -> str:
 def _read_variant_name(value: object) -> str:
     text = read_text(value, "a name")
     if not re.fullmatch(_VARIANT_PATTERN, text):
-        raise wrong(
-            f"{described(value)} cannot name a variant; write up to 64 of A-Z a-z 0-9 . _ -, no . _ - first"
-        )
+        raise wrong(f"{described(value)} cannot name a variant; write up to 64 of A-Z a-z 0-9 . _ -, no . _ - first")
     return text
 
 
@@ -64,11 +57,7 @@ def _read_revision(value: object) -> str | None:
         return None
     # As written: a commit such as 1e10000 or 0123456 is text here, whatever else it looks like.
     text = value.text if isinstance(value, Scalar) else value
-    if (
-        not isinstance(text, str)
-        or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,254}", text)
-        or ".." in text
-    ):
+    if not isinstance(text, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,254}", text) or ".." in text:
         raise wrong(f"{described(value)} is not a revision; write a branch, tag or commit, or null")
     return text
 
@@ -143,9 +132,7 @@ def read_deadline(value: object) -> Deadline | None:
     try:
         return Deadline(duration_s=read_duration(value, 0.001, MAX_DURATION_S))
     except UnreadableError:
-        raise wrong(
-            f'{described(value)} is not a deadline; write a clock time ("07:00") or a duration (8h)'
-        ) from None
+        raise wrong(f'{described(value)} is not a deadline; write a clock time ("07:00") or a duration (8h)') from None
 
 
 def plan_name() -> Reads:
@@ -167,9 +154,7 @@ def environment() -> Reads:
     """Names and values of environment variables; values are text as written."""
     values = {"type": ["string", "number", "boolean"]}
     names = {"pattern": _ENV_KEY_PATTERN}
-    return Reads(
-        _read_environment, {"type": "object", "propertyNames": names, "additionalProperties": values}
-    )
+    return Reads(_read_environment, {"type": "object", "propertyNames": names, "additionalProperties": values})
 
 
 def fault_table() -> Reads:

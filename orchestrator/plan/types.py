@@ -63,13 +63,9 @@ class Reads:
     schema: JsonSchema
     render: Callable[[Any], Any] | None = None
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         write = self.render
-        serialization = (
-            core_schema.plain_serializer_function_ser_schema(write, when_used="json") if write else None
-        )
+        serialization = core_schema.plain_serializer_function_ser_schema(write, when_used="json") if write else None
         return core_schema.no_info_plain_validator_function(_guarded(self.read), serialization=serialization)
 
     def __get_pydantic_json_schema__(self, _: Any, handler: GetJsonSchemaHandler) -> JsonSchema:
@@ -78,16 +74,12 @@ class Reads:
 
 def whole(low: int, high: int) -> Reads:
     """A whole number from `low` to `high`."""
-    return Reads(
-        lambda value: read_whole(value, low, high), {"type": "integer", "minimum": low, "maximum": high}
-    )
+    return Reads(lambda value: read_whole(value, low, high), {"type": "integer", "minimum": low, "maximum": high})
 
 
 def number(low: float, high: float) -> Reads:
     """A number from `low` to `high`."""
-    return Reads(
-        lambda value: read_number(value, low, high), {"type": "number", "minimum": low, "maximum": high}
-    )
+    return Reads(lambda value: read_number(value, low, high), {"type": "number", "minimum": low, "maximum": high})
 
 
 def flag() -> Reads:
@@ -129,9 +121,7 @@ def only_default(default: Any) -> Reads:
 
     def same(value: Any, wanted: Any) -> bool:
         if isinstance(wanted, dict):
-            return isinstance(value, dict) and all(
-                k in wanted and same(v, wanted[k]) for k, v in value.items()
-            )
+            return isinstance(value, dict) and all(k in wanted and same(v, wanted[k]) for k, v in value.items())
         if wanted is None:
             return is_null(value)
         text = value.text if isinstance(value, Scalar) else value
@@ -152,9 +142,7 @@ def only_default(default: Any) -> Reads:
 class Choice:
     """One of the values of the Literal that it annotates."""
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         choices: tuple[Any, ...] = get_args(source)
         if type(None) in choices:  # Literal[...] | None
             choices = (*get_args(choices[0]), None)
@@ -172,9 +160,7 @@ class ListOf:
     example: str
     unique: bool = True
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_wrap_validator_function(_guarded_wrap(self._read), handler(source))
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> JsonSchema:

@@ -99,9 +99,7 @@ def read_free(value: object) -> object:
     meant = whole_number_meant(text)
     if meant is not None or _SEXAGESIMAL.fullmatch(text):
         instead = "the plain number" if meant is None else str(meant)
-        raise wrong(
-            f'{shown(text)} is a different number to different programs; write {instead}, or "{shown(text)}"'
-        )
+        raise wrong(f'{shown(text)} is a different number to different programs; write {instead}, or "{shown(text)}"')
     return text
 
 
@@ -183,9 +181,7 @@ def read_flag(value: object) -> bool:
         return True
     if value is False or text in _FALSE:
         return False
-    meant = {**dict.fromkeys(_YES, "true"), **dict.fromkeys(_NO, "false")}.get(
-        (text or "").lower(), "true or false"
-    )
+    meant = {**dict.fromkeys(_YES, "true"), **dict.fromkeys(_NO, "false")}.get((text or "").lower(), "true or false")
     raise wrong(f"{described(value)} stands where true or false belongs; write {meant}")
 
 
@@ -201,9 +197,7 @@ def read_text(value: object, what: str = "text") -> str:
         except UnreadableError:
             meaning = None
         if not isinstance(meaning, str):
-            raise wrong(
-                f'{described(value)} stands where {what} belongs; write it in quotes: "{shown(value.text)}"'
-            )
+            raise wrong(f'{described(value)} stands where {what} belongs; write it in quotes: "{shown(value.text)}"')
     text = value.text if isinstance(value, Scalar) else value
     if is_null(value) or not isinstance(text, str) or not text.strip():
         raise wrong(f"{described(value)} stands where {what} belongs; write {what}")
@@ -221,11 +215,7 @@ def read_choice(value: object, choices: tuple[object, ...]) -> object:
     for choice in choices:
         if (choice is None and is_null(value)) or (type(choice) is type(value) and choice == value):
             return choice
-        if (
-            isinstance(value, Scalar)
-            and value.text == str(choice)
-            and (value.plain or isinstance(choice, str))
-        ):
+        if isinstance(value, Scalar) and value.text == str(choice) and (value.plain or isinstance(choice, str)):
             return choice
     words = ["null" if choice is None else str(choice) for choice in choices]
     listed = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

@@ -70,9 +70,7 @@ def _summary(plan: Plan, cells: Sequence[Cell]) -> list[str]:
     excluded = len(plan.contexts) * len(plan.batches) * max(1, len(plan.variants)) - len(cells)
     left_out = f", {excluded} of the grid left out" if excluded else ""
     retries = f"(crashed: {plan.retries.crashed}, failed: {plan.retries.failed})"
-    lines = [
-        f"{len(cells)} cells{left_out}; a worker process for each, and one more for each retry {retries}"
-    ]
+    lines = [f"{len(cells)} cells{left_out}; a worker process for each, and one more for each retry {retries}"]
     for variant in dict.fromkeys(cell.variant for cell in cells):
         settings = plan.settings(variant)
         named = "" if variant is None else f"{variant}: "
@@ -80,13 +78,9 @@ def _summary(plan: Plan, cells: Sequence[Cell]) -> list[str]:
         if settings.engine == "faulty":
             lines.append(f"{named}the faulty engine plays faults and measures nothing")
         if settings.worker_memory is not None:
-            lines.append(
-                f"{named}each worker is bound to {settings.worker_memory / 1e9:g} GB (Linux, as root)"
-            )
+            lines.append(f"{named}each worker is bound to {settings.worker_memory / 1e9:g} GB (Linux, as root)")
     total = sum(plan.settings(cell.variant).cell_time_limit for cell in cells)
-    lines.append(
-        f"{render_duration(total)} if every cell took its whole time limit, without retries and pauses"
-    )
+    lines.append(f"{render_duration(total)} if every cell took its whole time limit, without retries and pauses")
     if plan.deadline is not None:
         lines.append(f"no cell is started after the deadline: {plan.deadline}")
     return lines
@@ -94,9 +88,7 @@ def _summary(plan: Plan, cells: Sequence[Cell]) -> list[str]:
 
 def _method(settings: Settings) -> str:
     kv = f", KV cache in {settings.kv_bits} bits" if settings.kv_bits is not None else ""
-    fill = (
-        "random context" if settings.context_fill == "random" else f"prefill by {settings.prefill_step_size}"
-    )
+    fill = "random context" if settings.context_fill == "random" else f"prefill by {settings.prefill_step_size}"
     logits = ", all logits" if settings.prefill_logits == "all" else ""
     repetitions = f"{settings.warmup} warm-up and {settings.reps} measured repetitions"
     return f"engine {settings.engine}, {fill}{logits}{kv}, {repetitions} of {settings.gen_tokens} tokens"

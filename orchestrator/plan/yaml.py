@@ -210,9 +210,7 @@ class _Composer:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents == 2:
-                    raise UnusableTextError(
-                        Problem(line, (), "a second document begins; keep one plan to a file")
-                    )
+                    raise UnusableTextError(Problem(line, (), "a second document begins; keep one plan to a file"))
             node = self._take(event, line)
             if node is None:
                 continue

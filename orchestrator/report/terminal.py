@@ -90,9 +90,7 @@ class _ResultConsole(Console):
     def on_broken_pipe(self) -> None:
         """Called by rich when the reader is gone; rich's own would end the process with exit code 1."""
         self.quiet = True
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # a stream without a descriptor has nothing to flush into
+        with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor has nothing to flush into
             devnull = os.open(os.devnull, os.O_WRONLY)
             os.dup2(devnull, self.file.fileno())  # so that Python's last flush does not fail
             os.close(devnull)
@@ -116,9 +114,7 @@ def _what_to_leave_out(rows: Sequence[CellRow], width: int) -> frozenset[str]:
     return frozenset(without)
 
 
-def _table(
-    rows: Sequence[CellRow], variant: str | None, kept: Sequence[Column], ascii_only: bool
-) -> Iterator[Text]:
+def _table(rows: Sequence[CellRow], variant: str | None, kept: Sequence[Column], ascii_only: bool) -> Iterator[Text]:
     """One variant's lines. The columns are those of all variants, so that their tables stand in line."""
     if variant is not None:
         yield Text(f"variant {printable(variant)}", style="bold", no_wrap=True)

@@ -189,9 +189,7 @@ class Watched:
             self._outbox.post(Rung(self.watch.serial, name, round(now_s, 3)))
 
     def _released(self) -> Released:
-        kills = [
-            n for n in (self._risen("oom_kill_total"), self._risen("cgroup_oom_kill_total")) if n is not None
-        ]
+        kills = [n for n in (self._risen("oom_kill_total"), self._risen("cgroup_oom_kill_total")) if n is not None]
         oom_kills = max(kills) if kills else None
         memory = dict(memory_evidence(self._state, time.monotonic()))
         if oom_kills:

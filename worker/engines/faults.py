@@ -28,8 +28,7 @@ ABORT_TEXTS = {
         f"{_METAL}Impacting Interactivity (0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity)"
     ),
     "victim": (
-        f"{_METAL}Discarded (victim of GPU error/recovery) "
-        "(00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)"
+        f"{_METAL}Discarded (victim of GPU error/recovery) (00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)"
     ),
     "buffer": (
         "[metal::malloc] Attempting to allocate 48736917632 bytes which is greater than the maximum allowed "
@@ -103,9 +102,7 @@ def parse_fault(text: str | None) -> Fault | None:
 
 
 def _checked_text(text: str, kind: str, argument: str) -> str:
-    choices = {"abort": tuple(ABORT_TEXTS), "hang": ("deaf", "polite"), "hang_gil": ("deaf", "polite")}.get(
-        kind
-    )
+    choices = {"abort": tuple(ABORT_TEXTS), "hang": ("deaf", "polite"), "hang_gil": ("deaf", "polite")}.get(kind)
     if choices and argument not in choices:
         raise _bad(text, f"{kind} takes one of {', '.join(choices)}, not {argument!r}")
     return argument
@@ -145,9 +142,7 @@ def strike(fault: Fault, result_fd: int, held_fds: tuple[int, ...]) -> None:
 def strike_after_done(fault: Fault) -> None:
     """Faults of the time after the last message."""
     if fault.kind == "stderr_after_done":
-        _write_all(
-            2, b"resource_tracker: There appear to be 1 leaked semaphore objects to clean up at shutdown\n"
-        )
+        _write_all(2, b"resource_tracker: There appear to be 1 leaked semaphore objects to clean up at shutdown\n")
     if fault.kind == "exit_hang":
         # The interpreter joins such a thread at its end, and this one has none.
         threading.Thread(target=time.sleep, args=(_FOREVER_S,), name="exit_hang", daemon=False).start()

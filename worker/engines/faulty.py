@@ -89,9 +89,7 @@ class FaultyEngine:
         chunks = -(-self._spec.context // self._spec.prefill_step_size)
         for chunk in range(chunks):
             self._pause(_CHUNK_S)
-            self.memory.tokens = len(prompts) * min(
-                self._spec.context, (chunk + 1) * self._spec.prefill_step_size
-            )
+            self.memory.tokens = len(prompts) * min(self._spec.context, (chunk + 1) * self._spec.prefill_step_size)
             chunk_done()
             if chunk == 0:
                 self._reach("prefill")
@@ -114,9 +112,7 @@ class FaultyEngine:
             finite_logits=True,
             constant_logits=False,
             kv_cache_bytes=self.memory.tokens * _BYTES_PER_TOKEN,
-            filled_tokens=self._spec.batch * (self._spec.context - 1)
-            if self._spec.context_fill == "random"
-            else 0,
+            filled_tokens=self._spec.batch * (self._spec.context - 1) if self._spec.context_fill == "random" else 0,
         )
 
     def load(self, progress: Progress) -> None:
