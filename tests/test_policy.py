@@ -73,7 +73,7 @@ def test_wall_in_the_fill_before_any_step() -> None:
 
 
 def test_of_several_hard_signs_the_most_telling_names_the_wall() -> None:
-    """As measured: 630 MB of footprint in a bound of 400 MB is due first, since it held before the swapping."""
+    """As measured: 630 MB of footprint in a bound of 400 MB is due first: it held before the swapping."""
     cell = Cell(BOUND, bounded=True, footprint_bytes=633 * MB, phase="warmup", chunks=3).run(1.0)
     cell.mark()
     cell.run(30, own_out=40e6, own_in=30e6)

@@ -60,7 +60,7 @@ def _raise_memlock() -> int:
 
 
 def _lock_what_fits(libc: ctypes.CDLL, limit_bytes: int) -> None:
-    """Locks mappings within the limit, first those that no file can be read for again: the heap and the stack.
+    """Locks mappings within the limit, first those that no file holds as well: the heap and the stack.
 
     Without privilege the limit is usually 8 MB, which holds those and not the program's own text.
     """
