@@ -70,6 +70,19 @@ def test_wall_in_the_fill_before_any_step() -> None:
     assert after_s <= 10.0
 
 
+def test_of_several_hard_signs_the_most_telling_names_the_wall() -> None:
+    """As measured: 630 MB of footprint in a bound of 400 MB is due first: it held before the swapping."""
+    cell = Cell(BOUND, bounded=True, footprint_bytes=633 * MB, phase="warmup", chunks=3).run(1.0)
+    cell.mark()
+    cell.run(30, own_out=40e6, own_in=30e6)
+
+    cause, after_s = stopped(cell, 1001.0)
+    assert cause == "swap_growth"
+    assert after_s <= 6.0
+    assert cell.stop is not None
+    assert "footprint" in str(cell.stop.evidence["signals"])
+
+
 def test_machine_wide_wall_is_often_one_unfinished_step() -> None:
     """512 MB machine: the first step does not end; PSI 40-67 %, hardly anything available, steps were 3 s."""
     limits = Limits(memory_bytes=512 * MB, expected_step_s=3.0)

@@ -149,5 +149,5 @@ def main(socket_fd: int, page_fd: int) -> None:
     page = TelemetryPage(page_fd)
     name, probe = select_probe()
     warm_up(probe, page)
-    backstops["memory_lock"] = settle_memory(page.shared)
+    backstops |= settle_memory(page.shared)
     Watchdog(sock, page, probe).run(Ready(os.getpid(), name, backstops))

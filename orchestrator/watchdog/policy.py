@@ -244,7 +244,8 @@ def _judge(
     if rule != "alone":
         cause, held_s = next(name for name in CAUSES if name in soft), due[rule]
     elif alone:
-        cause, held_s = alone[0], due[f"hard:{alone[0]}"]
+        # The rule that is due first need not be the one that says most.
+        cause, held_s = next(name for name in CAUSES if name in hard), due[f"hard:{alone[0]}"]
     elif elapsed_s >= limits.time_limit_s:
         return Stop("time_limit", {"elapsed_s": round(elapsed_s, 3), "time_limit_s": limits.time_limit_s})
     else:

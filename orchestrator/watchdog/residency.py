@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 VERIFIED, ABSENT = "verified", "absent"
 OOM_SCORES = (-1000, -900, -500)
+_MLOCK_ONFAULT = 1
 _MCL_CURRENT, _MCL_ONFAULT = 1, 4  # never MCL_FUTURE: a later allocation over RLIMIT_MEMLOCK would fail
 _PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG = 1, 2
 
@@ -26,29 +27,56 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def settle_memory(page: mmap.mmap) -> str:
-    """Gives back what start-up left, then locks what stays. Call it after warm-up, and again when idle."""
+def settle_memory(page: mmap.mmap) -> dict[str, str]:
+    """Gives back what start-up left, then locks what stays. Call it after warm-up, and again when idle.
+
+    Returns:
+        what became of the lock: `memory_lock` of everything, `memory_lock_partial` of what the limit lets.
+    """
     gc.collect()
     gc.freeze()
     libc = _libc()
     if sys.platform == "darwin":  # there is no mlockall; the page is what the loop cannot do without
         address = ctypes.addressof(ctypes.c_char.from_buffer(page))
         locked = libc.mlock(ctypes.c_void_p(address), ctypes.c_size_t(len(page)))
-        return VERIFIED if locked == 0 else ABSENT
+        return {"memory_lock": ABSENT, "memory_lock_partial": VERIFIED if locked == 0 else ABSENT}
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
-    _raise_memlock()
-    if not hasattr(libc, "mlockall") or libc.mlockall(_MCL_CURRENT | _MCL_ONFAULT) != 0:
-        return ABSENT
-    return VERIFIED if locked_bytes() > 0 else ABSENT
+    limit_bytes = _raise_memlock()
+    if hasattr(libc, "mlockall") and libc.mlockall(_MCL_CURRENT | _MCL_ONFAULT) == 0 and locked_bytes():
+        return {"memory_lock": VERIFIED, "memory_lock_partial": VERIFIED}
+    _lock_what_fits(libc, limit_bytes)
+    return {"memory_lock": ABSENT, "memory_lock_partial": VERIFIED if locked_bytes() else ABSENT}
 
 
-def _raise_memlock() -> None:
+def _raise_memlock() -> int:
+    """Raises the soft limit of locked memory to the hard one; the limit in bytes."""
     import resource  # late: used once
 
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
+def _lock_what_fits(libc: ctypes.CDLL, limit_bytes: int) -> None:
+    """Locks mappings within the limit, first those that no file holds as well: the heap and the stack.
+
+    Without privilege the limit is usually 8 MB, which holds those and not the program's own text.
+    """
+    if not hasattr(libc, "mlock2"):
+        return
+    libc.munlockall()
+    left = limit_bytes
+    with open("/proc/self/maps", encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs the watchdog 0.8 MB
+        lines = [line.split(None, 5) for line in file]
+    lines.sort(key=lambda fields: (fields[1][1] != "w", fields[1][2] != "x"))
+    for span, mode, *_ in lines:
+        begin, end = (int(number, 16) for number in span.split("-"))
+        if mode[0] != "r" or end - begin > left:
+            continue
+        if libc.mlock2(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MLOCK_ONFAULT) == 0:
+            left -= end - begin
 
 
 def locked_bytes() -> int:
