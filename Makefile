@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml
 	touch $@
 
 smoke: setup
-	$(BIN)/wallfinder run configs/smoke.yaml
+	$(BIN)/wallfinder run configs/smoke.yaml --name "smoke-$$(date +%Y%m%d-%H%M%S)"
 
 test: setup
 	$(BIN)/python -m pytest

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.watchdog.memory import TIGHT_AVAILABLE_FRAC
+
 if TYPE_CHECKING:
     from orchestrator.watchdog.sample import HostReading
 
@@ -50,12 +52,24 @@ def unsettled(baseline: Baseline, step: Step) -> str | None:
     Memory that stands still below the baseline for five seconds counts as settled: systems give swap back late,
     and somebody may have opened a program. Paging and pressure have to be over in any case.
     """
-    quiet = _paging(baseline.memory_bytes, step) or _pressure(step)
-    if quiet is not None:
-        return quiet
+    if not _is_somebody_elses(step.after):
+        trouble = _paging(baseline.memory_bytes, step) or _pressure(step)
+        if trouble is not None:
+            return trouble
     if step.stood_still_s >= _STABLE_S:
         return None
     return _short_of_memory(baseline, step.after)
+
+
+def _is_somebody_elses(reading: HostReading) -> bool:
+    """Whether the host has memory to spare: then paging and stalls are those of a group with a bound of its own.
+
+    Only Linux can tell; macOS does not page with a fifth of its memory available.
+    """
+    available, total = reading.memory_available_bytes, reading.memory_total_bytes
+    if available is None or total is None or reading.pressure_level is not None:
+        return False
+    return available > TIGHT_AVAILABLE_FRAC * total
 
 
 def _paging(memory_bytes: int, step: Step) -> str | None:

@@ -61,6 +61,15 @@ def test_paging_and_pressure_have_to_be_over_in_any_case() -> None:
     assert judge(replace(CALM, swapin_total_bytes=6 * GB), still_s=60.0) is not None
 
 
+def test_a_bounded_neighbour_that_pages_keeps_nobody_waiting() -> None:
+    """On a Linux host with memory to spare, swap traffic is that of a control group with a bound of its own."""
+    roomy = replace(CALM, pressure_level=None)
+    busy = replace(roomy, swapin_total_bytes=6 * GB, pressure_stall_total_s=3.2)
+    assert judge(busy, before=roomy) is None
+    tight = replace(busy, memory_available_bytes=2 * GB)
+    assert judge(tight, before=replace(tight, swapin_total_bytes=5 * GB)) == "still swapping in 2000.0 MB/s"
+
+
 def test_swap_that_is_merely_full_does_not_matter() -> None:
     assert judge(replace(CALM, swap_used_bytes=9 * GB)) is None
 
