@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import metrics, verdict
@@ -15,10 +16,20 @@ if TYPE_CHECKING:
 
 
 def record_of(
-    cell: Cell, order: Order, outcome: Outcome, *, platform: str, started_at: str, ended_at: str, boot_id: str
+    cell: Cell,
+    order: Order,
+    outcome: Outcome,
+    *,
+    started_at: str,
+    ended_at: str,
+    boot_id: str,
+    contaminated: bool,
 ) -> tuple[CellRecord, verdict.Judgement]:
-    """The record of an ended attempt, and the judgement that it holds."""
-    judgement = verdict.judge(_facts(order, outcome, platform))
+    """The record of an ended attempt, and the judgement that it holds.
+
+    `contaminated` says that the host had not come back to its baseline when the attempt began.
+    """
+    judgement = verdict.judge(_facts(order, outcome))
     spec, released, telemetry = order.spec, outcome.released, outcome.telemetry
     numbers = metrics.summarise(outcome.reps, outcome.model, spec.batch, spec.gen_tokens)
     if telemetry is not None:
@@ -27,6 +38,8 @@ def record_of(
     reasons: tuple[str, ...] = ()
     if judgement.verdict is Verdict.COMPLETED:
         valid, reasons = metrics.validity(numbers, outcome.reps, released, order.limits.memory_bytes)
+        if contaminated:
+            valid, reasons = False, (*reasons, "host_contaminated")
     record = CellRecord(
         cell_id=cell.cell_id,
         variant=cell.variant,
@@ -97,7 +110,7 @@ def result_document(record: CellRecord, order: Order, outcome: Outcome) -> dict[
     }
 
 
-def _facts(order: Order, outcome: Outcome, platform: str) -> verdict.AttemptFacts:
+def _facts(order: Order, outcome: Outcome) -> verdict.AttemptFacts:
     telemetry = outcome.telemetry
     return verdict.AttemptFacts(
         exit_status=outcome.exit_status,
@@ -112,5 +125,5 @@ def _facts(order: Order, outcome: Outcome, platform: str) -> verdict.AttemptFact
         reps_expected=order.spec.reps,
         reps_measured=len(outcome.reps),
         watchdog_died=outcome.watchdog_died,
-        platform=platform,
+        platform=sys.platform,
     )

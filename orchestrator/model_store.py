@@ -10,8 +10,14 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import ModelUnavailable
+from worker.protocol import ModelSource
+
+if TYPE_CHECKING:
+    from orchestrator.ledger import Ledger
+    from orchestrator.plan import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,44 @@ class Resolved:
     source: str
     path: Path
     revision: str | None
+
+
+class ModelStore:
+    """The models of one sweep. What the hub gave is pinned in the ledger, so that a resumed sweep takes the same."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._known: dict[tuple[str, str | None], Path] = {}
+
+    def source(self, settings: Settings) -> ModelSource:
+        """The model of a cell on this disk; a hub model is downloaded once.
+
+        Raises:
+            ModelUnavailable: it cannot be had.
+        """
+        model = settings.model_ref
+        if model.synthetic is not None:
+            return ModelSource(
+                config_json=model.synthetic.config_json,
+                dtype=model.synthetic.dtype,
+                quantization_bits=model.synthetic.quantization_bits,
+                quantization_group_size=model.synthetic.quantization_group_size,
+            )
+        name = model.name or ""
+        key = (name, settings.revision)
+        if key not in self._known:
+            self._known[key] = (
+                resolve_folder(Path(name)) if model.kind == "folder" else self._pinned(name, settings.revision)
+            ).path
+        return ModelSource(path=str(self._known[key]), trust_remote_code=settings.trust_remote_code)
+
+    def _pinned(self, name: str, revision: str | None) -> Resolved:
+        key = f"{name}@{revision or 'main'}"
+        pinned = self._ledger.history.models.get(key, {}).get("revision")
+        resolved = resolve_hub(name, pinned or revision)
+        if pinned is None:
+            self._ledger.append("model.resolved", source=key, revision=resolved.revision)
+        return resolved
 
 
 def resolve_hub(repo: str, revision: str | None) -> Resolved:

@@ -5,14 +5,13 @@ Does not decide what a cell became (verdict.py), what is next (schedule.py) or h
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import os
 import shutil
 import signal
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -23,12 +22,12 @@ from orchestrator.attempt_record import record_of, result_document
 from orchestrator.cgroup import WorkerCgroup, remove_stale
 from orchestrator.cooldown import CoolDown
 from orchestrator.errors import Exit, HostUnfit, LedgerUnwritable, ModelUnavailable
-from orchestrator.history import SCHEMA, StartedAttempt
+from orchestrator.history import SCHEMA
 from orchestrator.ledger import Ledger, utc_now
-from orchestrator.model_store import Resolved, resolve_folder, resolve_hub
+from orchestrator.model_store import ModelStore
 from orchestrator.plan import Plan, Settings, plan_digest, resolve_limits
 from orchestrator.records import CellRecord, Verdict
-from orchestrator.verdict import judge_unfinished
+from orchestrator.unrun import cut_off_record, unrun_record
 from orchestrator.watching import WatchdogLink
 from worker.protocol import ModelSource, WorkerSpec
 from worker.telemetry import TelemetryPage, create_page_fd
@@ -92,12 +91,13 @@ class Sweep:
         self._history = ledger.history
         self._cells = schedule.ordered(plan.cells(), plan.order)
         self._retries = schedule.Retries(plan.retries.crashed, plan.retries.failed)
-        self._models: dict[str | None, ModelSource] = {}
+        self._models = ModelStore(ledger)
         self._page_fd = create_page_fd()
         self._page = TelemetryPage(self._page_fd)
         self._watchdog: WatchdogLink | None = None
         self._serial = 0
         self._blameless = 0
+        self._contaminated = False
         self._deadline_s = _deadline_s(plan)
         self._cooldown = CoolDown(plan.cooldown, host.usable_memory_bytes)
 
@@ -199,7 +199,7 @@ class Sweep:
     def _run_cell(self, cell: Cell) -> None:
         settings = self._plan.settings(cell.variant)
         try:
-            model = self._model(cell.variant, settings)
+            model = self._models.source(settings)
         except ModelUnavailable as error:
             self._stop_if_asked()  # Ctrl-C in a download is no verdict on the model
             self._fail_variant(cell, str(error))
@@ -230,10 +230,10 @@ class Sweep:
             cell,
             order,
             outcome,
-            platform=sys.platform,
             started_at=started_at,
             ended_at=utc_now(),
             boot_id=self._host.boot_id,
+            contaminated=self._contaminated,
         )
         try:
             self._run.write_result(cell.cell_id, order.spec.attempt, result_document(record, order, outcome))
@@ -303,36 +303,6 @@ class Sweep:
             fault=schedule.fault_for(settings.faults, cell.cell_id, attempt),
         )
 
-    def _model(self, variant: str | None, settings: Settings) -> ModelSource:
-        """The variant's model on this disk; a hub model is downloaded once, and its commit pinned in the ledger."""
-        if variant not in self._models:
-            self._models[variant] = self._resolve(settings)
-        return self._models[variant]
-
-    def _resolve(self, settings: Settings) -> ModelSource:
-        model = settings.model_ref
-        if model.synthetic is not None:
-            return ModelSource(
-                config_json=model.synthetic.config_json,
-                dtype=model.synthetic.dtype,
-                quantization_bits=model.synthetic.quantization_bits,
-                quantization_group_size=model.synthetic.quantization_group_size,
-            )
-        name = model.name or ""
-        if model.kind == "folder":
-            path = resolve_folder(Path(name)).path
-        else:
-            path = self._hub_model(name, settings.revision).path
-        return ModelSource(path=str(path), trust_remote_code=settings.trust_remote_code)
-
-    def _hub_model(self, name: str, revision: str | None) -> Resolved:
-        key = f"{name}@{revision or 'main'}"
-        pinned = self._history.models.get(key, {}).get("revision")
-        resolved = resolve_hub(name, pinned or revision)
-        if pinned is None:
-            self._ledger.append("model.resolved", source=key, revision=resolved.revision)
-        return resolved
-
     # -- what goes into the ledger
 
     def _record(self, record: CellRecord) -> None:
@@ -351,24 +321,14 @@ class Sweep:
         dominated_by: str | None = None,
         stops_variant: bool = False,
     ) -> None:
-        now = utc_now()
         self._record(
-            CellRecord(
-                cell_id=cell.cell_id,
-                variant=cell.variant,
-                context=cell.context,
-                batch=cell.batch,
-                attempt=0,
-                verdict=verdict,
+            dataclasses.replace(
+                unrun_record(cell, verdict, self._host, utc_now()),
                 cause=cause,
                 detail=detail,
                 remedy=remedy,
                 dominated_by=dominated_by,
                 stops_variant=stops_variant,
-                memory_bytes=self._host.usable_memory_bytes,
-                started_at=now,
-                ended_at=now,
-                boot_id=self._host.boot_id,
             )
         )
 
@@ -388,6 +348,7 @@ class Sweep:
 
     def _pause(self, cell: Cell) -> None:
         waited = self._cooldown.wait(self._interrupts)
+        self._contaminated = waited.unsettled is not None
         if waited.unsettled is None:
             return
         self._ledger.append("host.contaminated", after=cell.cell_id, waited_s=waited.seconds, because=waited.unsettled)
@@ -413,25 +374,3 @@ def interrupted_end(interrupts: Interrupts) -> SweepEnd:
     name = signal.Signals(interrupts.signum or signal.SIGTERM).name
     code = Exit.INTERRUPTED if by_keyboard else Exit.TERMINATED
     return SweepEnd(code, "stopped", f"stopped by {name}; `wallfinder resume` goes on")
-
-
-def cut_off_record(cell: Cell, started: StartedAttempt, boot_id: str, now: str) -> CellRecord:
-    """What became of a cell that an earlier sweep started and never ended."""
-    judgement = judge_unfinished(started.boot_id, boot_id)
-    return CellRecord(
-        cell_id=cell.cell_id,
-        variant=cell.variant,
-        context=cell.context,
-        batch=cell.batch,
-        attempt=started.attempt,
-        verdict=judgement.verdict,
-        cause=judgement.cause,
-        detail=judgement.detail,
-        remedy=judgement.remedy,
-        evidence=judgement.evidence,
-        memory_wall=judgement.memory_wall,
-        retryable=judgement.retryable,
-        started_at=started.at,
-        ended_at=now,
-        boot_id=started.boot_id,
-    )

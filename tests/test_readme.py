@@ -57,7 +57,7 @@ def test_every_command_runs(copy: Path) -> None:
 
 def test_ci_runs_what_is_run_elsewhere() -> None:
     assert "make test" in (REPOSITORY / ".ci" / "run").read_text()
-    assert ELSEWHERE <= set(commands())
+    assert set(commands()) >= ELSEWHERE
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

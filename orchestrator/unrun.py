@@ -1,0 +1,51 @@
+"""Owns the records of cells without an outcome: those that never ran, and those that an earlier sweep left open. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.records import CellRecord, Verdict
+from orchestrator.verdict import judge_unfinished
+
+if TYPE_CHECKING:
+    from orchestrator.cells import Cell
+    from orchestrator.history import StartedAttempt
+    from orchestrator.host import HostFacts
+
+
+def unrun_record(cell: Cell, verdict: Verdict, host: HostFacts, now: str) -> CellRecord:
+    """The record of a cell that was answered without an attempt; what is to be said of it is added by the caller."""
+    return CellRecord(
+        cell_id=cell.cell_id,
+        variant=cell.variant,
+        context=cell.context,
+        batch=cell.batch,
+        attempt=0,
+        verdict=verdict,
+        memory_bytes=host.usable_memory_bytes,
+        started_at=now,
+        ended_at=now,
+        boot_id=host.boot_id,
+    )
+
+
+def cut_off_record(cell: Cell, started: StartedAttempt, boot_id: str, now: str) -> CellRecord:
+    """What became of a cell that an earlier sweep started and never ended."""
+    judgement = judge_unfinished(started.boot_id, boot_id)
+    return CellRecord(
+        cell_id=cell.cell_id,
+        variant=cell.variant,
+        context=cell.context,
+        batch=cell.batch,
+        attempt=started.attempt,
+        verdict=judgement.verdict,
+        cause=judgement.cause,
+        detail=judgement.detail,
+        remedy=judgement.remedy,
+        evidence=judgement.evidence,
+        memory_wall=judgement.memory_wall,
+        retryable=judgement.retryable,
+        started_at=started.at,
+        ended_at=now,
+        boot_id=started.boot_id,
+    )
