@@ -148,9 +148,7 @@ class WorkerCgroup:
                 group.remove()
                 continue
             return group
-        raise HostUnfit(
-            f"worker_memory: no bounded control group can be made: {'; '.join(refusals)}; {_REMEDY}"
-        )
+        raise HostUnfit(f"worker_memory: no bounded control group can be made: {'; '.join(refusals)}; {_REMEDY}")
 
     def _bound(self, version: int, limit_bytes: int) -> None:
         if version == 1:

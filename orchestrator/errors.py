@@ -24,7 +24,7 @@ class WallfinderError(Exception):
 
 
 class PlanError(WallfinderError):
-    """The plan cannot be used; `problems` holds every one of them as `file:line: key: what, and what would be right`."""
+    """The plan cannot be used; `problems` holds every one as `file:line: key: what, and what would be right`."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -33,6 +33,12 @@ class PlanError(WallfinderError):
 
 class LedgerError(WallfinderError):
     """A run directory that cannot be trusted or used; the message names file and line."""
+
+
+class LedgerUnwritable(LedgerError):
+    """The disk does not take another line; what is there is whole."""
+
+    exit_code = Exit.HOST
 
 
 class RunLocked(LedgerError):

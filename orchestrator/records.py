@@ -57,6 +57,9 @@ class Metrics:
 class CellRecord:
     """One ended attempt, or a skipped cell (`attempt` 0).
 
+    `memory_wall` says that memory ended it, so that it speaks for larger cells too,
+    `stops_variant` that no cell of the variant can do better (its model does not load), `retryable`
+    that another attempt may end otherwise;
     `detail` is a sentence for people, `remedy` what they can do; `phase`, `rep`, `step` say where a broken attempt
     broke. `evidence` holds figures by name. Stamps are ISO 8601 in UTC, durations in seconds.
     """
@@ -73,6 +76,9 @@ class CellRecord:
     evidence: dict[str, float | int | str] = field(default_factory=dict)
     valid: bool | None = None
     invalid_reasons: tuple[str, ...] = ()
+    memory_wall: bool = False
+    stops_variant: bool = False
+    retryable: bool = True
     dominated_by: str | None = None
     metrics: Metrics = Metrics()
     peak_footprint_bytes: int | None = None

@@ -50,9 +50,7 @@ def test_no_controller_is_none() -> None:
     only_tmpfs = V1_MOUNTS.splitlines()[0] + "\n"
 
     assert find_membership(only_tmpfs, "0::/\n") is None
-    assert (
-        find_membership(V1_MOUNTS.splitlines()[1], "3:cpu:/\n") is None
-    )  # mounted, but we are in none of its groups
+    assert find_membership(V1_MOUNTS.splitlines()[1], "3:cpu:/\n") is None  # mounted, but we are in none of its groups
 
 
 def test_version_2_falls_back_to_a_sibling_and_never_above_the_mount() -> None:
@@ -65,9 +63,7 @@ def test_version_2_falls_back_to_a_sibling_and_never_above_the_mount() -> None:
     assert parents(top) == [Path("/sys/fs/cgroup")]
 
 
-def test_version_2_writes_the_bound_and_leaves_swap_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_version_2_writes_the_bound_and_leaves_swap_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "cgroup.subtree_control").write_text("cpu memory\n")
     membership = cgroup.Membership(2, tmp_path / "own", tmp_path)
@@ -151,9 +147,7 @@ def test_stale_groups_of_dead_owners_are_removed_and_others_are_not(group: Worke
 def test_a_process_over_the_bound_is_held_to_it(group: WorkerCgroup) -> None:
     """It cannot hold 200 MB in memory: it is swapped out, or killed for it where there is no swap."""
     code = "input(); b = bytearray(200 << 20); print(open('/proc/self/status').read()); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         group.add(process.pid)
         out, _ = process.communicate(b"\n\n")
     resident = [int(line.split()[1]) for line in out.decode().splitlines() if line.startswith("RssAnon:")]

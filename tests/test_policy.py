@@ -42,9 +42,7 @@ def test_measured_wall_of_a_bounded_worker_is_ended_within_seconds() -> None:
 
 
 def test_cell_slow_from_its_first_step_is_held_against_the_prediction() -> None:
-    cell = Cell(BOUND, bounded=True, footprint_bytes=300 * MB, phase="prefill").run(
-        1.5, own_out=100e6, own_in=80e6
-    )
+    cell = Cell(BOUND, bounded=True, footprint_bytes=300 * MB, phase="prefill").run(1.5, own_out=100e6, own_in=80e6)
     cell.enter("decode")
     cell.run(20, step_s=2.2, **WALL)
 

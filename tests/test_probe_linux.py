@@ -62,9 +62,7 @@ def test_host_is_read_in_bytes_and_seconds() -> None:
     assert host.oom_kill_total == 2
 
 
-@pytest.mark.parametrize(
-    "text", [None, b"", b"garbage", b"some avg10=0.00", b"some total=x\n", b"full total=7\n"]
-)
+@pytest.mark.parametrize("text", [None, b"", b"garbage", b"some avg10=0.00", b"some total=x\n", b"full total=7\n"])
 def test_pressure_that_is_absent_or_odd_is_none(text: bytes | None) -> None:
     assert parse_host(MEMINFO, VMSTAT, text).pressure_stall_total_s is None
     assert stall_seconds(text or b"") is None
@@ -124,9 +122,7 @@ def test_cgroup_without_swap_accounting() -> None:
 
 
 def test_zombie_has_a_state_and_no_memory() -> None:
-    worker = parse_worker(
-        STAT.replace(b" D ", b" Z "), b"Name:\tpython\nState:\tZ (zombie)\n", CgroupText({})
-    )
+    worker = parse_worker(STAT.replace(b" D ", b" Z "), b"Name:\tpython\nState:\tZ (zombie)\n", CgroupText({}))
 
     assert (worker.state, worker.footprint_bytes, worker.swapped_bytes) == ("Z", None, None)
 

@@ -45,9 +45,7 @@ def rusage_bytes(footprint: int, peak: int, resident: int, pageins: int) -> byte
 class Recorded:
     """A kernel that answers with bytes; a name that is missing is a call that failed."""
 
-    def __init__(
-        self, values: dict[str, bytes], usage: bytes | None = None, memory: bytes | None = None
-    ) -> None:
+    def __init__(self, values: dict[str, bytes], usage: bytes | None = None, memory: bytes | None = None) -> None:
         self.values, self.usage, self.memory = values, usage, memory
 
     def sysctl(self, name: str, size: int) -> bytes | None:

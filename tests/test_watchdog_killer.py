@@ -76,9 +76,7 @@ def test_grace_follows_the_step_and_where_it_matters_the_footprint() -> None:
 def test_killer_takes_each_rung_once_and_says_when() -> None:
     asked = []
     code = "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); signal.pause()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE
-    ) as worker:
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE) as worker:
         assert worker.stdout is not None
         worker.stdout.readline()
         killer = Killer(worker.pid, lambda: asked.append("stop"))

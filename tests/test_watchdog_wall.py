@@ -65,9 +65,7 @@ def test_worker_over_its_bound_hits_the_wall(group: WorkerCgroup, capsys: pytest
     assert isinstance(acted, float)
 
     with capsys.disabled():
-        figures = {
-            k: released.evidence.get(k) for k in ("rule", "signals", "step_inflation", "swap_growth_bytes")
-        }
+        figures = {k: released.evidence.get(k) for k in ("rule", "signals", "step_inflation", "swap_growth_bytes")}
         print(f"\nwall: acted {acted - swapping:.1f} s after the first swap, dead after {took_s:.1f} s")
         print(figures)
     assert released.cause in ("swap_growth", "footprint")

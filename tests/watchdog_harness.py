@@ -97,9 +97,7 @@ class Harness:
         self.workers.append(worker)
         return worker
 
-    def watch(
-        self, worker: subprocess.Popen[bytes], limits: Limits = LIMITS, cgroup: str | None = None
-    ) -> None:
+    def watch(self, worker: subprocess.Popen[bytes], limits: Limits = LIMITS, cgroup: str | None = None) -> None:
         """Tells the watchdog of a worker."""
         self.say(wire.Watch(self.serial, worker.pid, limits, cgroup))
 
@@ -150,8 +148,6 @@ class Harness:
     def cpu_s(self) -> float:
         """Processor time the watchdog has used, to the nanosecond where the kernel counts that finely."""
         with contextlib.suppress(FileNotFoundError):
-            return (
-                int(Path(f"/proc/{self.process.pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9
-            )
+            return int(Path(f"/proc/{self.process.pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9
         stat = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")

@@ -3,9 +3,9 @@
 Does not own the pipes. Standard library only, so that both sides and the watchdog's tests may import it.
 
 The orchestrator writes one `WorkerSpec` line to the worker's control pipe and then keeps that pipe open as a
-lifeline: its end means that the orchestrator is gone. The worker writes messages to the result pipe:
-`Hello` once, `ModelFacts` once, a `RepResult` per measured repetition, and last `Done`, `Stopped` or `Failure`.
-A stream without such a last message is a crash, whatever the exit status says.
+lifeline: its end means that the orchestrator is gone. The worker writes messages to the result pipe: `Hello`
+once, `ModelFacts` once, a `RepResult` per measured repetition, and last `Done`, `Stopped` or `Failure`. A
+stream without such a last message is a crash, whatever the exit status says.
 """
 
 from __future__ import annotations
@@ -16,15 +16,29 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 PROTOCOL = 1
+FAILURE_KINDS = (
+    "model_not_found",  # no such folder, no config.json, no weights in it
+    "unsupported_model",  # this mlx-lm does not know the architecture
+    "remote_code",  # the model brings Python code of its own and the plan does not allow it
+    "bad_config",  # the config lacks values or has wrong ones
+    "bad_weights",  # weight files are damaged or do not belong to the config
+    "not_batchable",  # mlx-lm cannot batch this architecture's caches
+    "kv_bits_unsupported",  # its caches cannot be quantized
+    "fill_unsupported",  # its caches cannot be filled at random
+    "rows_short",  # a step did not hold all rows
+    "bad_fault",  # the faulty engine does not know the fault
+    "protocol",  # the worker was started by hand or by another version
+    "error",  # MLX or Python raised; `text` and `traceback` say what
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """Where a worker's model comes from.
 
-    Exactly one of `path` (a folder with config.json and safetensors) and `config_json` (text of a config whose
-    weights are made up at random) is set. `dtype` (float32, float16, bfloat16) and `quantization` apply to
-    random weights only.
+    Exactly one of `path` (a folder with config.json and safetensors) and `config_json` (text of a config
+    whose weights are made up at random) is set. `dtype` (float32, float16, bfloat16) and `quantization` apply
+    to random weights only.
     """
 
     path: str | None = None
@@ -78,8 +92,10 @@ class Hello:
 class ModelFacts:
     """What was loaded and what the caches are.
 
-    `cache_classes` names the class of each layer's cache as it ran; `cache_bytes_per_token` is for one row,
-    None where it does not grow with tokens.
+    `cache_classes` names the class of each layer's cache as it ran. Of one row, over all layers:
+    `cache_bytes_per_token` is what grows with every token (None where nothing does), `window_bytes_per_token`
+    what grows only up to a sliding window, by the window's size in tokens, `state_bytes_per_row` what has one
+    size from the first token on. `wired_limit` says what became of MLX's wired limit.
     """
 
     type: ClassVar[str] = "model"
@@ -94,6 +110,8 @@ class ModelFacts:
     kv_bits: int | None
     wired_limit: str
     quantization: dict[str, int | str] | None = None
+    window_bytes_per_token: dict[str, float] = field(default_factory=dict)
+    state_bytes_per_row: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +120,10 @@ class RepResult:
 
     `step_s` holds the G-1 steps of the decode window; `rows_per_step` the number of rows each of them
     produced; `prefill_s` ends when all first tokens exist, so it is also the time to first token.
+    `prompt_tokens` counts tokens of all rows that went through the model; `filled_tokens` those whose keys
+    and values were written at random instead: where it is not 0, `prefill_s` says nothing about prompt speed.
+    `tokens_digest` is the same for the same greedy tokens, empty where an engine makes none. `started_s` and
+    `ended_s` are `time.monotonic()`.
     """
 
     type: ClassVar[str] = "rep"
@@ -121,6 +143,8 @@ class RepResult:
     kv_cache_bytes: int
     started_s: float
     ended_s: float
+    filled_tokens: int = 0
+    tokens_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +169,7 @@ class Stopped:
 class Failure:
     """The worker could not do what was asked, or MLX raised.
 
-    `kind` is a short closed name (`model_not_found`, `unsupported_model`, `not_batchable`, `kv_bits_unsupported`,
-    `fill_unsupported`, `bad_config`, `rows_short`, `protocol`, `error`); `text` is the error's own words, `remedy` what to do.
+    `kind` is one of FAILURE_KINDS; `text` is the error's own words, `remedy` what to do.
     """
 
     type: ClassVar[str] = "failure"

@@ -3,7 +3,8 @@
 Does not decide anything, and makes no system call once a page is open. Standard library only: the worker
 writes it, the watchdog and the screen read it, also while the worker is wedged in a C call.
 
-Every field is eight bytes, aligned, and has one writer, so a reader never sees half a value. The worker
+Every field is eight bytes, aligned, and has one writer, so a reader never sees half a value; that holds for
+single words of a memoryview, not for struct.pack_into, which zeroes its target before it writes. The worker
 brackets each update with the sequence number (odd while it writes); a reader that meets an odd one tries
 again a few times and then takes what is there, since a worker may have died between the two.
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 import enum
 import mmap
 import os
-import struct
 import time
 from dataclasses import dataclass
 
@@ -22,18 +22,14 @@ RING_STEPS = 64
 VERSION = 1
 _MAGIC = int.from_bytes(b"WALLPAGE", "little")
 
-# magic, version, serial: written by the orchestrator when it lays the page for an attempt.
-_IDENTITY = struct.Struct("<QQQ")
-# seq, pid, phase, rep, step, marks, total_steps, progress_ns, phase_started_ns, chunk, chunks,
-# active_bytes, cache_bytes, peak_bytes: written by the worker alone.
-_PROGRESS = struct.Struct("<14Q")
-_WORD = struct.Struct("<Q")
-_RING = struct.Struct(f"<{RING_STEPS}Q")
-
-_IDENTITY_AT = 0
-_PROGRESS_AT = 64
-_RING_AT = 256
-_STOP_AT = 1024  # written by the watchdog alone
+# All positions are in words of eight bytes.
+_MAGIC_AT, _VERSION_AT, _SERIAL_AT = 0, 1, 2  # written by the orchestrator when it lays the page
+_PROGRESS_AT = 8  # written by the worker alone, in this order:
+_SEQ, _PID, _PHASE, _REP, _STEP, _MARKS, _TOTAL, _PROGRESS_NS, _PHASE_NS, _CHUNK, _CHUNKS = range(11)
+_ACTIVE, _CACHE, _PEAK = range(11, 14)
+_PROGRESS_WORDS = 14
+_RING_AT = 32
+_STOP_AT = 128  # written by the watchdog alone
 
 
 class Phase(enum.IntEnum):
@@ -85,6 +81,7 @@ class TelemetryPage:
 
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, PAGE_BYTES)
+        self._words = memoryview(self._map).cast("Q")
         self._seq = 0
         self._pid = 0
         self._phase = Phase.STARTING
@@ -98,13 +95,14 @@ class TelemetryPage:
     def lay(self, serial: int) -> None:
         """Clears the page and names the attempt it belongs to."""
         self._map[:] = bytes(PAGE_BYTES)
-        _IDENTITY.pack_into(self._map, _IDENTITY_AT, _MAGIC, VERSION, serial)
+        self._words[_VERSION_AT], self._words[_SERIAL_AT] = VERSION, serial
+        self._words[_MAGIC_AT] = _MAGIC
 
     # -- the watchdog's end
 
     def request_stop(self) -> None:
         """Asks the worker to end by itself between two steps."""
-        _WORD.pack_into(self._map, _STOP_AT, 1)
+        self._words[_STOP_AT] = 1
 
     @property
     def shared(self) -> mmap.mmap:
@@ -113,49 +111,57 @@ class TelemetryPage:
 
     def read(self) -> Telemetry | None:
         """The page's content; None where it was never laid or is of another version."""
-        magic, version, serial = _IDENTITY.unpack_from(self._map, _IDENTITY_AT)
-        if magic != _MAGIC or version != VERSION:
+        if not self._laid:
             return None
-        for _ in range(3):
-            fields = _PROGRESS.unpack_from(self._map, _PROGRESS_AT)
-            ring = _RING.unpack_from(self._map, _RING_AT)
-            (seq,) = _WORD.unpack_from(self._map, _PROGRESS_AT)
-            if seq == fields[0] and seq % 2 == 0:
-                break
-        _, pid, phase, rep, step, marks, total, progress, started, chunk, chunks, active, cache, peak = fields
+        fields, ring = self._consistent()
+        total = fields[_TOTAL]
         kept = min(total, RING_STEPS)
-        steps = tuple(ring[i % RING_STEPS] / 1e9 for i in range(total - kept, total))
+        phase = fields[_PHASE]
         return Telemetry(
-            serial=serial,
-            pid=pid,
+            serial=self._words[_SERIAL_AT],
+            pid=fields[_PID],
             phase=Phase(phase) if phase <= Phase.DONE else Phase.STARTING,
-            rep=rep,
-            step=step,
-            marks=marks,
+            rep=fields[_REP],
+            step=fields[_STEP],
+            marks=fields[_MARKS],
             total_steps=total,
-            progress_ns=progress,
-            phase_started_ns=started,
-            chunk=chunk,
-            chunks=chunks,
-            active_bytes=active,
-            cache_bytes=cache,
-            peak_bytes=peak,
-            recent_step_s=steps,
+            progress_ns=fields[_PROGRESS_NS],
+            phase_started_ns=fields[_PHASE_NS],
+            chunk=fields[_CHUNK],
+            chunks=fields[_CHUNKS],
+            active_bytes=fields[_ACTIVE],
+            cache_bytes=fields[_CACHE],
+            peak_bytes=fields[_PEAK],
+            recent_step_s=tuple(ring[i % RING_STEPS] / 1e9 for i in range(total - kept, total)),
             stop_requested=self.stop_requested,
         )
+
+    @property
+    def _laid(self) -> bool:
+        return self._words[_MAGIC_AT] == _MAGIC and self._words[_VERSION_AT] == VERSION
+
+    def _consistent(self) -> tuple[list[int], list[int]]:
+        """Progress and ring of one update, or after some tries whatever is there."""
+        progress = self._words[_PROGRESS_AT : _PROGRESS_AT + _PROGRESS_WORDS]
+        steps = self._words[_RING_AT : _RING_AT + RING_STEPS]
+        for _ in range(5):
+            before = progress[_SEQ]
+            fields, ring = progress.tolist(), steps.tolist()
+            if before == progress[_SEQ] and before % 2 == 0:
+                break
+        return fields, ring
 
     # -- the worker's end
 
     @property
     def serial(self) -> int:
         """The attempt the page was laid for; 0 where it is not a page of this version."""
-        magic, version, serial = _IDENTITY.unpack_from(self._map, _IDENTITY_AT)
-        return int(serial) if magic == _MAGIC and version == VERSION else 0
+        return self._words[_SERIAL_AT] if self._laid else 0
 
     @property
     def stop_requested(self) -> bool:
         """Whether somebody asked the worker to end."""
-        return bool(_WORD.unpack_from(self._map, _STOP_AT)[0])
+        return self._words[_STOP_AT] != 0
 
     def open_as_worker(self) -> None:
         """Signs the page with the caller's pid."""
@@ -182,7 +188,10 @@ class TelemetryPage:
 
     def step(self, duration_ns: int) -> None:
         """One decode step of all rows is done; `duration_ns` is how long it took."""
-        _WORD.pack_into(self._map, _RING_AT + 8 * (self._total % RING_STEPS), duration_ns)
+        words = self._words
+        # The entry belongs to the update: a reader in between must not take it for the oldest step.
+        words[_PROGRESS_AT + _SEQ] = self._seq + 1
+        words[_RING_AT + self._total % RING_STEPS] = duration_ns
         self._step += 1
         self._total += 1
         self._publish()
@@ -190,26 +199,22 @@ class TelemetryPage:
     def _publish(self) -> None:
         self._marks += 1
         self._seq += 2
-        _WORD.pack_into(self._map, _PROGRESS_AT, self._seq - 1)
-        _PROGRESS.pack_into(
-            self._map,
-            _PROGRESS_AT,
-            self._seq - 1,
-            self._pid,
-            self._phase,
-            self._rep,
-            self._step,
-            self._marks,
-            self._total,
-            time.monotonic_ns(),
-            self._phase_started_ns,
-            self._chunk,
-            self._chunks,
-            self._active,
-            self._cache,
-            self._peak,
-        )
-        _WORD.pack_into(self._map, _PROGRESS_AT, self._seq)
+        words = self._words
+        words[_PROGRESS_AT + _SEQ] = self._seq - 1
+        words[_PROGRESS_AT + _PID] = self._pid
+        words[_PROGRESS_AT + _PHASE] = self._phase
+        words[_PROGRESS_AT + _REP] = self._rep
+        words[_PROGRESS_AT + _STEP] = self._step
+        words[_PROGRESS_AT + _MARKS] = self._marks
+        words[_PROGRESS_AT + _TOTAL] = self._total
+        words[_PROGRESS_AT + _PROGRESS_NS] = time.monotonic_ns()
+        words[_PROGRESS_AT + _PHASE_NS] = self._phase_started_ns
+        words[_PROGRESS_AT + _CHUNK] = self._chunk
+        words[_PROGRESS_AT + _CHUNKS] = self._chunks
+        words[_PROGRESS_AT + _ACTIVE] = self._active
+        words[_PROGRESS_AT + _CACHE] = self._cache
+        words[_PROGRESS_AT + _PEAK] = self._peak
+        words[_PROGRESS_AT + _SEQ] = self._seq
 
 
 def create_page_fd() -> int:
@@ -217,7 +222,7 @@ def create_page_fd() -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("wallfinder-telemetry", os.MFD_CLOEXEC)
     else:
-        import tempfile  # late: it costs the watchdog, which never comes here, 1.2 MB of resident memory
+        import tempfile  # late: it costs memory in every process, and Linux never needs it
 
         with tempfile.TemporaryFile(prefix="wallfinder-") as file:
             fd = os.dup(file.fileno())

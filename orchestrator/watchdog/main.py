@@ -97,9 +97,7 @@ class Watchdog:
             gc.disable()
             self._watched = Watched(message, self._page, self._probe, self._outbox, sys.platform == "darwin")
         elif (
-            watched is not None
-            and isinstance(message, (StopWorker, Exited))
-            and message.serial == watched.watch.serial
+            watched is not None and isinstance(message, (StopWorker, Exited)) and message.serial == watched.watch.serial
         ):
             if isinstance(message, Exited):
                 self._release()

@@ -132,9 +132,7 @@ def complete(baseline: Baseline, sample: Sample) -> Baseline:
     )
 
 
-def measure_memory(
-    limits: Limits, baseline: Baseline, window: tuple[Counters, ...], sample: Sample
-) -> MemoryFigures:
+def measure_memory(limits: Limits, baseline: Baseline, window: tuple[Counters, ...], sample: Sample) -> MemoryFigures:
     """The memory figures of one sample; `window` ends with its counters."""
     host, worker = sample.host or _NO_HOST, sample.worker or _NO_WORKER
     bounded = worker.cgroup_used_bytes is not None
@@ -142,11 +140,7 @@ def measure_memory(
     host_growth = _growth(host.swap_used_bytes, baseline.swap_used_bytes)
     available = _available_frac(host)
     # Only Linux can tell: macOS swaps when the whole machine is short, and has no bounds of others.
-    spare = (
-        host.memory_available_bytes is not None
-        and available is not None
-        and available >= TIGHT_AVAILABLE_FRAC
-    )
+    spare = host.memory_available_bytes is not None and available is not None and available >= TIGHT_AVAILABLE_FRAC
     involved = bounded or not spare or (own_growth or 0) >= swap_limits(limits)[0]
     swap_in, swap_out = _paging_rates(window, bounded)
     threshold = paging_threshold(limits)

@@ -111,9 +111,7 @@ def _follow_steps(history: History, progress: ProgressReading, new: int) -> Hist
     return dataclasses.replace(history, seen=progress.total_steps, skip=skip, pending=pending, warm_s=warm)
 
 
-def _follow_marks(
-    history: History, progress: ProgressReading, marked_at_s: float, overdue_s: float
-) -> History:
+def _follow_marks(history: History, progress: ProgressReading, marked_at_s: float, overdue_s: float) -> History:
     mark, last = (progress.phase, progress.rep, progress.chunk), history.mark
     if mark == last:
         return history

@@ -42,12 +42,8 @@ MEMORY_SIGNALS = ("swap_growth", "memory_pressure", "footprint", "watchdog_late"
 SLOW_AND_MEMORY, MEMORY_TWICE = "slow and memory", "memory twice"
 
 BLIND_SAMPLES = 3
-WALL_STEP_S = (
-    0.05  # shorter steps are never a wall, whatever their ratio: the scheduler's noise is that large
-)
-STALL_FRAC_SOFT = (
-    0.05  # a 400 MB cgroup in a wall stalls the host for 4-6 % of the time, a healthy host for 0
-)
+WALL_STEP_S = 0.05  # shorter steps are never a wall, whatever their ratio: the scheduler's noise is that large
+STALL_FRAC_SOFT = 0.05  # a 400 MB cgroup in a wall stalls the host for 4-6 % of the time, a healthy host for 0
 STALL_FRAC_HARD = {"warning": 0.2, "critical": 0.4}  # walls of a whole machine: 40-67 %
 PRESSURE_LEVEL_SOFT, PRESSURE_LEVEL_HARD = 2, {"warning": 2, "critical": 4}
 FREE_FRAC_SOFT, FREE_FRAC_HARD = 0.10, 0.04  # macOS counts wired memory here; its pressure level does not
@@ -154,9 +150,7 @@ def _soft(limits: Limits, memory: MemoryFigures, pace: PaceFigures, late: bool) 
         signs.add("stalled")
     if _pressed(limits, memory):
         signs.add("memory_pressure")
-    large = limits.footprint_bytes and _over(
-        memory.footprint_bytes, FOOTPRINT_FRAC_SOFT * limits.footprint_bytes
-    )
+    large = limits.footprint_bytes and _over(memory.footprint_bytes, FOOTPRINT_FRAC_SOFT * limits.footprint_bytes)
     if large and not memory.quiet:  # a large worker on a machine at ease is large, not in trouble
         signs.add("footprint")
     if late:
@@ -276,9 +270,7 @@ def _note_gaps(limits: Limits, state: State, sample: Sample, memory: MemoryFigur
     paused = gap_s > max(LATE_S, 5 * limits.sample_every_s) and not memory.paging
     stopped = sample.worker is not None and sample.worker.state in ("T", "t")
     if slept_s or paused or stopped:
-        return dataclasses.replace(
-            state, since={}, judged_from_s=now, suspended_s=state.suspended_s + slept_s
-        )
+        return dataclasses.replace(state, since={}, judged_from_s=now, suspended_s=state.suspended_s + slept_s)
     late = max(gap_s - limits.sample_every_s, sample.late_s) > LATE_S
     return dataclasses.replace(state, late_at_s=now) if late else state
 
@@ -297,8 +289,7 @@ def _remember(
     }
     fresh = {name: value for name, value in values.items() if name in signs}
     return seen | {
-        name: (sample.monotonic_s, max(value or 0, seen.get(name, (0.0, 0.0))[1]))
-        for name, value in fresh.items()
+        name: (sample.monotonic_s, max(value or 0, seen.get(name, (0.0, 0.0))[1])) for name, value in fresh.items()
     }
 
 

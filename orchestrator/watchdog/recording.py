@@ -58,8 +58,6 @@ class SampleReader:
             boottime_s=body["boottime_s"],
             late_s=body["late_s"],
             host=None if host is None else HostReading(**{n: v for n, v in host.items() if n in _HOST}),
-            worker=None
-            if worker is None
-            else WorkerReading(**{n: v for n, v in worker.items() if n in _WORKER}),
+            worker=None if worker is None else WorkerReading(**{n: v for n, v in worker.items() if n in _WORKER}),
             progress=progress,
         )

@@ -1,0 +1,5 @@
+"""Owns nothing: `python -m orchestrator` is `wallfinder`."""
+
+from orchestrator.cli import main
+
+main(prog_name="wallfinder")

@@ -1,0 +1,314 @@
+"""Owns one attempt: spawn the worker, hand it to the watchdog, collect what both say, reap.
+
+Does not decide what became of the cell (verdict.py) and writes only the attempt's own folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from orchestrator.child import Child
+from orchestrator.watchdog import wire
+from orchestrator.watching import WatchdogGone, WatchdogLink
+from orchestrator.worker_log import WorkerLog
+from worker import protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from orchestrator.interrupts import Interrupts
+    from orchestrator.watchdog.limits import Limits
+    from worker.telemetry import Telemetry, TelemetryPage
+
+_TICK_S = 0.25
+_EXIT_AFTER_LAST_MESSAGE_S = 10.0  # a library's clean-up may hang at exit: the result stands, the process does not
+_SILENT_WATCHDOG_S = 60.0
+_RELEASE_S = 20.0
+_UNKILLABLE_S = 45.0  # as long as the watchdog's own ladder may take
+_MAX_LINE_BYTES = 64 * 1024 * 1024
+
+
+class Bound(Protocol):
+    """A memory bound that a worker can be put under."""
+
+    @property
+    def path(self) -> str:
+        """The control group's folder."""
+
+    def add(self, pid: int) -> None:
+        """Puts a process under the bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to run and how to watch it."""
+
+    spec: protocol.WorkerSpec
+    limits: Limits
+    env: Mapping[str, str]
+    folder: Path
+    bound: Bound | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What is known when an attempt is over. `exit_status` is None where the worker could not be ended."""
+
+    exit_status: int | None = None
+    hello: protocol.Hello | None = None
+    model: protocol.ModelFacts | None = None
+    reps: list[protocol.RepResult] = field(default_factory=list)
+    final: protocol.Done | protocol.Stopped | protocol.Failure | None = None
+    torn: bool = False
+    released: wire.Released | None = None
+    watchdog_died: bool = False
+    telemetry: Telemetry | None = None
+    log_tail: str = ""
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Glimpse:
+    """What the screen may show of a running attempt."""
+
+    telemetry: Telemetry | None
+    footprint_bytes: int | None
+    swap_growth_bytes: int | None
+    elapsed_s: float
+
+
+class Attempt:
+    """Runs one order to its end. One instance per attempt."""
+
+    def __init__(
+        self, order: Order, page: TelemetryPage, page_fd: int, watchdog: WatchdogLink, interrupts: Interrupts
+    ) -> None:
+        self._order, self._page, self._watchdog, self._interrupts = order, page, watchdog, interrupts
+        self._page_fd = page_fd
+        self._outcome = Outcome()
+        self._line = bytearray()
+        self._asked = 0  # how many interrupts were passed on
+        self._gone_quiet_at: float | None = None
+        self._footprint_bytes: int | None = None
+        self._swap_first_bytes: int | None = None
+        self._swap_bytes: int | None = None
+        self._killed_at: float | None = None
+        self._unkillable = False
+
+    def run(self, show: Callable[[Glimpse], None]) -> Outcome:
+        """The whole attempt. `show` is called about four times a second.
+
+        Raises:
+            OSError: no process, descriptor or file could be had; nothing was started.
+        """
+        started = time.monotonic()
+        serial = self._order.spec.serial
+        self._page.lay(serial)
+        log = WorkerLog(self._order.folder / "worker.log")
+        with (self._order.folder / "samples.jsonl").open("ab") as samples:
+            self._samples = samples
+            try:
+                child = Child(self._page_fd, log.fd, self._order.env)
+            except OSError:
+                log.close()
+                raise
+            try:
+                self._start(child)
+                self._wait(child, log, lambda: show(self._glimpse(started)))
+            finally:
+                self._finish(child)
+        self._outcome.telemetry = self._page.read()
+        with contextlib.suppress(OSError):  # a full disk must not cost the verdict
+            self._outcome.log_tail = log.tail()
+            log.close()
+        self._outcome.duration_s = time.monotonic() - started
+        return self._outcome
+
+    # -- stages
+
+    def _start(self, child: Child) -> None:
+        if self._order.bound is not None:
+            self._order.bound.add(child.pid)
+        cgroup = self._order.bound.path if self._order.bound is not None else None
+        self._tell(wire.Watch(self._order.spec.serial, child.pid, self._order.limits, cgroup), child)
+        self._watchdog.heard_at_s = time.monotonic()
+        child.send(self._order.spec)
+
+    def _wait(self, child: Child, log: WorkerLog, show: Callable[[], None]) -> None:
+        """Until the worker is dead, or cannot be killed."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.result_fd, selectors.EVENT_READ)
+            selector.register(self._watchdog.fd, selectors.EVENT_READ)
+            selector.register(self._interrupts.fd, selectors.EVENT_READ)
+            if child.notice.fd is not None:
+                selector.register(child.notice.fd, selectors.EVENT_READ)
+            shown_at = 0.0
+            while not child.notice.died() and not self._unkillable:
+                ready = {key.fd for key, _ in selector.select(_TICK_S)}
+                if child.result_fd in ready and not self._read_results(child):
+                    selector.unregister(child.result_fd)
+                if not self._outcome.watchdog_died and not self._hear(child):
+                    selector.unregister(self._watchdog.fd)
+                self._pass_on_interrupts(child)
+                self._end_a_worker_that_is_done(child)
+                if self._killed_at is not None and time.monotonic() - self._killed_at > _UNKILLABLE_S:
+                    self._unkillable = True
+                if time.monotonic() - shown_at >= _TICK_S:
+                    shown_at = time.monotonic()
+                    with contextlib.suppress(OSError):
+                        log.trim()
+                    show()
+
+    def _finish(self, child: Child) -> None:
+        """Collects the rest and reaps. The group is emptied while the dead leader still pins its number."""
+        self._read_results(child)
+        if self._line:
+            self._outcome.torn = True
+        if self._unkillable:
+            child.release()
+            return
+        if not child.notice.died():  # our own failure on the way: nothing may outlive it
+            self._kill(child)
+        self._await_release(child)
+        self._kill(child)
+        self._outcome.exit_status = child.reap()
+
+    def _await_release(self, child: Child) -> None:
+        if self._outcome.watchdog_died:
+            return
+        self._tell(wire.Exited(self._order.spec.serial), child)
+        deadline = time.monotonic() + _RELEASE_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._watchdog.fd, selectors.EVENT_READ)
+            while self._outcome.released is None and not self._outcome.watchdog_died:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    self._outcome.watchdog_died = True
+                    break
+                selector.select(left)
+                self._hear(child)
+
+    # -- what comes in
+
+    def _read_results(self, child: Child) -> bool:
+        """Takes in what the worker has written. False at the end of the stream."""
+        while True:
+            try:
+                data = os.read(child.result_fd, 1 << 16)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self._line += data
+            *lines, rest = bytes(self._line).split(b"\n")
+            self._line = bytearray(rest[:_MAX_LINE_BYTES])
+            for line in lines:
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = protocol.decode(line)
+        except protocol.ProtocolError:
+            self._outcome.torn = True
+            return
+        match message:
+            case protocol.Hello():
+                self._outcome.hello = message
+            case protocol.ModelFacts():
+                self._outcome.model = message
+            case protocol.RepResult():
+                self._outcome.reps.append(message)
+            case protocol.Done() | protocol.Stopped() | protocol.Failure():
+                self._outcome.final = message
+                self._gone_quiet_at = time.monotonic()
+
+    def _hear(self, child: Child) -> bool:
+        """Takes in what the watchdog has said. False where it is gone or silent: then the worker is killed."""
+        try:
+            for message in self._watchdog.receive():
+                self._heed(message)
+        except WatchdogGone:
+            self._lose_watchdog(child)
+            return False
+        if time.monotonic() - self._watchdog.heard_at_s > _SILENT_WATCHDOG_S:
+            self._lose_watchdog(child)
+            return False
+        return True
+
+    def _heed(self, message: wire.WireMessage) -> None:
+        if getattr(message, "serial", None) != self._order.spec.serial:
+            return
+        match message:
+            case wire.Samples():
+                lines = [json.dumps(sample, separators=(",", ":")) for sample in message.samples]
+                self._note_for_screen(message.samples)
+                with contextlib.suppress(OSError):  # a full disk costs samples, not the attempt
+                    self._samples.write("".join(f"{line}\n" for line in lines).encode())
+                    self._samples.flush()
+            case wire.Rung(name="unkillable"):
+                self._unkillable = True
+            case wire.Released():
+                self._outcome.released = message
+                self._unkillable = self._unkillable or message.unkillable
+            case _:
+                pass
+
+    # -- what goes out
+
+    def _pass_on_interrupts(self, child: Child) -> None:
+        self._interrupts.drain()
+        wanted = min(self._interrupts.count, 2)
+        if wanted > self._asked:
+            self._asked = wanted
+            self._stop(child, "interrupted", hurry=wanted > 1)
+
+    def _end_a_worker_that_is_done(self, child: Child) -> None:
+        quiet_since = self._gone_quiet_at
+        if quiet_since is not None and time.monotonic() - quiet_since > _EXIT_AFTER_LAST_MESSAGE_S:
+            self._gone_quiet_at = None
+            self._stop(child, "exit_hang", hurry=False)
+
+    def _stop(self, child: Child, cause: str, *, hurry: bool) -> None:
+        self._tell(wire.StopWorker(self._order.spec.serial, cause, hurry), child)
+
+    def _tell(self, message: wire.WireMessage, child: Child) -> None:
+        if self._outcome.watchdog_died:
+            return
+        try:
+            self._watchdog.send(message)
+        except WatchdogGone:
+            self._lose_watchdog(child)
+
+    def _lose_watchdog(self, child: Child) -> None:
+        """Nothing runs unwatched."""
+        self._outcome.watchdog_died = True
+        self._kill(child)
+
+    def _kill(self, child: Child) -> None:
+        # Safe until reap: the leader, alive or zombie, pins the group's number. macOS says EPERM where all are zombies.
+        self._killed_at = self._killed_at or time.monotonic()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+    def _glimpse(self, started: float) -> Glimpse:
+        growth = None
+        if self._swap_bytes is not None and self._swap_first_bytes is not None:
+            growth = self._swap_bytes - self._swap_first_bytes
+        return Glimpse(self._page.read(), self._footprint_bytes, growth, time.monotonic() - started)
+
+    def _note_for_screen(self, samples: Sequence[Mapping[str, Any]]) -> None:
+        for sample in samples:
+            footprint = (sample.get("worker") or {}).get("footprint_bytes")
+            swap = (sample.get("host") or {}).get("swap_used_bytes")
+            self._footprint_bytes = footprint if footprint is not None else self._footprint_bytes
+            self._swap_bytes = swap if swap is not None else self._swap_bytes
+            if self._swap_first_bytes is None:
+                self._swap_first_bytes = swap

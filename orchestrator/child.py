@@ -1,0 +1,136 @@
+"""Owns a worker process from spawn to reaping: its pipes, its group, and the notice of its death.
+
+Does not judge and does not kill. A dead worker stays a zombie until `reap`, so that its pid and its group's
+number cannot be given to anybody else while the watchdog may still send signals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from worker.protocol import WorkerSpec, encode_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# A worker's environment: workers never talk to a hub, and this switch wedges the GPU when a worker dies (mlx#3830).
+_FORCED_ENV = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+_SCRUBBED_ENV = ("MLX_METAL_FAST_SYNCH", "PYTHONSTARTUP", "PYTHONINSPECT")
+
+
+class ExitNotice:
+    """Tells that a child died, without reaping it. `fd` turns readable then, where the platform has such a thing."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.fd = _death_fd(pid)
+
+    def died(self) -> bool:
+        """Whether the child is dead. Does not wait."""
+        if self.fd is not None:
+            return bool(select.select([self.fd], [], [], 0)[0])
+        return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def close(self) -> None:
+        """Releases the descriptor."""
+        if self.fd is not None:
+            os.close(self.fd)
+
+
+def _death_fd(pid: int) -> int | None:
+    """A descriptor that is readable once `pid` is dead; None on a Linux before 5.3 or behind a system call filter."""
+    if sys.platform == "darwin":
+        queue = select.kqueue()
+        event = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)
+        with contextlib.closing(queue):
+            try:
+                queue.control([event], 0, 0)
+            except ProcessLookupError:  # dead already: a pipe at its end is always readable, and says so
+                fd, write_fd = os.pipe()
+                os.close(write_fd)
+                return fd
+            return os.dup(queue.fileno())
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+class Child:
+    """One worker process, leader of its own session and group.
+
+    `result_fd` is the reading end of its private result pipe, non-blocking.
+    """
+
+    def __init__(self, page_fd: int, log_fd: int, env: Mapping[str, str]) -> None:
+        """Spawns the worker; it waits for its spec.
+
+        Raises:
+            OSError: no process or descriptor could be had.
+        """
+        result_read, result_write = os.pipe()
+        control_read, self._control_fd = os.pipe()
+        self.result_fd = result_read
+        try:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "worker",
+                    *("--page-fd", str(page_fd)),
+                    *("--control-fd", str(control_read)),
+                    *("--result-fd", str(result_write)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log_fd,
+                stderr=log_fd,
+                pass_fds=(page_fd, control_read, result_write),
+                start_new_session=True,
+                env=_worker_env(env),
+            )
+        except OSError:
+            os.close(result_read)
+            os.close(self._control_fd)
+            raise
+        finally:
+            os.close(result_write)
+            os.close(control_read)
+        os.set_blocking(result_read, False)
+        self.pid = self._process.pid
+        self.notice = ExitNotice(self.pid)
+
+    def send(self, spec: WorkerSpec) -> None:
+        """Lets the worker begin. A worker that is dead already is no error: its death is the result."""
+        line = encode_spec(spec)
+        try:
+            while line:
+                line = line[os.write(self._control_fd, line) :]
+        except BrokenPipeError:
+            pass
+
+    def reap(self) -> int:
+        """Collects the dead worker and gives everything back.
+
+        Returns:
+            its exit status; negative for the signal that ended it.
+        """
+        status = self._process.wait()
+        self.release()
+        return status
+
+    def release(self) -> None:
+        """Gives the descriptors back without waiting for the process (an unkillable worker is never reaped)."""
+        self.notice.close()
+        os.close(self.result_fd)
+        os.close(self._control_fd)
+
+
+def _worker_env(extra: Mapping[str, str]) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key not in _SCRUBBED_ENV}
+    return {**kept, **_FORCED_ENV, **extra}

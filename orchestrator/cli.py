@@ -1,0 +1,153 @@
+"""Owns the command line: parse, call one function, map to an exit code. Data on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from orchestrator import __version__
+from orchestrator.errors import Exit, WallfinderError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_RUNS = Path("runs")
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """`1,2,4` as a tuple. Raises click.BadParameter where it is no such list."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of whole numbers such as 1,2,4") from None
+
+
+class ExitByError(click.Group):
+    """The one place where our own failures become a message and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Runs the command; a WallfinderError is told on stderr, without a traceback."""
+        try:
+            return super().invoke(ctx)
+        except WallfinderError as error:
+            click.echo(f"wallfinder: {error}", err=True)
+            sys.exit(int(error.exit_code))
+        except (KeyboardInterrupt, click.Abort):
+            sys.exit(int(Exit.INTERRUPTED))
+
+
+@click.group(cls=ExitByError, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="wallfinder")
+def main() -> None:
+    """Finds the batch size that breaks local LLM decoding, without breaking the night."""
+
+
+def _output_dir(command: Callable[..., None]) -> Callable[..., None]:
+    return click.option(
+        "-o",
+        "--output-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=_RUNS,
+        show_default=True,
+        help="Where run directories are.",
+    )(command)
+
+
+def _sweep_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option(
+            "--fail-on",
+            multiple=True,
+            type=click.Choice(["wall", "invalid"]),
+            help="Exit 1 also where a cell hit the wall, or was measured but is not valid.",
+        ),
+        click.option("--plain", is_flag=True, help="Plain lines in place of the live screen."),
+    ):
+        command = option(command)
+    return command
+
+
+@main.command()
+@click.argument("plan_file", metavar="PLAN", required=False, type=click.Path(path_type=Path))
+@_output_dir
+@click.option("--name", help="The run's name; default: the plan's.")
+@click.option("--extend", is_flag=True, help="Let a plan that only adds cells go on in its run directory.")
+@click.option("-m", "--model", help="Without PLAN: a hub id or a model folder.")
+@click.option("-b", "--batches", type=whole_numbers, metavar="N,N,...", help="Without PLAN: batch sizes.")
+@click.option(
+    "-c", "--contexts", type=whole_numbers, metavar="N,N,...", help="Without PLAN: context lengths in tokens."
+)
+@click.option("-g", "--gen-tokens", type=int, help="Without PLAN: tokens to generate per stream.")
+@click.option("-n", "--reps", type=int, help="Without PLAN: repetitions.")
+@_sweep_options
+def run(
+    plan_file: Path | None,
+    output_dir: Path,
+    name: str | None,
+    extend: bool,
+    model: str | None,
+    batches: tuple[int, ...] | None,
+    contexts: tuple[int, ...] | None,
+    gen_tokens: int | None,
+    reps: int | None,
+    fail_on: tuple[str, ...],
+    plain: bool,
+) -> NoReturn:
+    """Runs PLAN cell by cell into a run directory; the same plan and name again goes on where it was cut off."""
+    from orchestrator.commands import plan_from_command_line, run_plan  # heavy, and of no use to --help
+
+    plan = plan_from_command_line(plan_file, name, model, batches, contexts, gen_tokens, reps)
+    sys.exit(run_plan(plan, output_dir, extend=extend, fail_on=frozenset(fail_on), plain=plain))
+
+
+@main.command()
+@click.argument("run_name", metavar="RUN")
+@_output_dir
+@click.option(
+    "--retry",
+    multiple=True,
+    type=click.Choice(["crashed", "failed", "timed_out", "hit_the_wall", "host_died", "skipped"]),
+    help="Run cells again that ended so.",
+)
+@_sweep_options
+def resume(run_name: str, output_dir: Path, retry: tuple[str, ...], fail_on: tuple[str, ...], plain: bool) -> NoReturn:
+    """Does exactly what is left of RUN, a run directory."""
+    from orchestrator.commands import resume_run  # heavy, and of no use to --help
+
+    sys.exit(resume_run(run_name, output_dir, retry=frozenset(retry), fail_on=frozenset(fail_on), plain=plain))
+
+
+@main.command()
+@click.argument("plan_file", metavar="PLAN", required=False, type=click.Path(path_type=Path))
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of the plan file, for editors.")
+@click.option("--json", "as_json", is_flag=True, help="The dry run as JSON.")
+def plan(plan_file: Path | None, schema: bool, as_json: bool) -> None:
+    """Shows what PLAN would run, and runs nothing: no network, no model."""
+    from orchestrator.commands import dry_run  # heavy, and of no use to --help
+    from orchestrator.plan import plan_json_schema
+
+    if schema:
+        click.echo(json.dumps(plan_json_schema(), indent=2))
+        return
+    if plan_file is None:
+        raise click.UsageError("give a PLAN, or --schema")
+    click.echo(dry_run(plan_file, as_json=as_json))
+
+
+@main.command()
+@click.argument("run_name", metavar="RUN")
+@_output_dir
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def status(run_name: str, output_dir: Path, as_json: bool) -> None:
+    """Prints the table of RUN, at any time, also while it runs."""
+    from orchestrator.commands import show_status  # heavy, and of no use to --help
+
+    show_status(run_name, output_dir, as_json=as_json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Owns what each command does: open the run, hold its lock, run the sweep, show the table.
+
+Does not parse arguments (cli.py) and does not decide anything about cells.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator import run_directory, schedule
+from orchestrator.errors import Exit, PlanChanged, PlanError
+from orchestrator.host import read_host
+from orchestrator.interrupts import Interrupts
+from orchestrator.ledger import Ledger, replay, utc_now
+from orchestrator.logs import log_to
+from orchestrator.plan import (
+    Plan,
+    load_plan,
+    only_adds_cells,
+    plan_difference,
+    plan_from_options,
+    plan_to_yaml,
+    rename_plan,
+)
+from orchestrator.plan.view import plan_json, plan_text
+from orchestrator.records import CellRecord, Verdict
+from orchestrator.report.rows import CellRow
+from orchestrator.report.status_json import status_document
+from orchestrator.report.terminal import result_console, result_table
+from orchestrator.run_lock import RunLock, is_held
+from orchestrator.show import LiveShow
+from orchestrator.sweep import Sweep, SweepEnd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orchestrator.cells import Cell
+    from orchestrator.history import History
+    from orchestrator.run_directory import RunDirectory
+
+
+def plan_from_command_line(
+    plan_file: Path | None,
+    name: str | None,
+    model: str | None,
+    batches: tuple[int, ...] | None,
+    contexts: tuple[int, ...] | None,
+    gen_tokens: int | None,
+    reps: int | None,
+) -> Plan:
+    """The plan of a file, or of options alone.
+
+    Raises:
+        PlanError: neither is given, both are, or the plan is wrong.
+    """
+    options = {
+        "-m/--model": model,
+        "-b/--batches": batches,
+        "-c/--contexts": contexts,
+        "-g/--gen-tokens": gen_tokens,
+        "-n/--reps": reps,
+    }
+    given = [flag for flag, value in options.items() if value is not None]
+    if plan_file is not None:
+        if given:
+            raise PlanError([f"{', '.join(given)}: the plan file says that already; give PLAN or these, not both"])
+        plan = load_plan(plan_file)
+    else:
+        missing = [flag for flag in ("-m/--model", "-b/--batches", "-c/--contexts") if options[flag] is None]
+        if missing or model is None or batches is None or contexts is None:
+            raise PlanError([f"{', '.join(missing)}: missing; give a PLAN file, or -m, -b and -c"])
+        plan = plan_from_options(model, batches, contexts, gen_tokens, reps, name)
+    return rename_plan(plan, name) if name is not None else plan
+
+
+def run_plan(plan: Plan, output_dir: Path, *, extend: bool, fail_on: frozenset[str], plain: bool) -> int:
+    """Starts a run, or goes on with the one that has this name and plan. Returns the exit code."""
+    host = read_host()
+    try:
+        run = run_directory.create(output_dir, plan.name, plan_to_yaml(plan), host.to_json())
+    except FileExistsError:
+        run = run_directory.find(str(output_dir / plan.name), output_dir)
+        with RunLock(run.path, utc_now()):
+            _accept_plan(run, plan, extend=extend)
+            return _sweep(run, frozenset(), fail_on, plain=plain)
+    with RunLock(run.path, utc_now()):
+        return _sweep(run, frozenset(), fail_on, plain=plain)
+
+
+def resume_run(text: str, output_dir: Path, *, retry: frozenset[str], fail_on: frozenset[str], plain: bool) -> int:
+    """Does what is left of a run. Returns the exit code."""
+    run = run_directory.find(text, output_dir)
+    with RunLock(run.path, utc_now()):
+        return _sweep(run, frozenset(Verdict(name) for name in retry), fail_on, plain=plain)
+
+
+def dry_run(plan_file: Path, *, as_json: bool) -> str:
+    """What a plan would run, as text or JSON."""
+    plan = load_plan(plan_file)
+    cells = schedule.ordered(plan.cells(), plan.order)
+    return json.dumps(plan_json(plan, cells), indent=2) if as_json else plan_text(plan, cells)
+
+
+def show_status(text: str, output_dir: Path, *, as_json: bool) -> None:
+    """Prints the table or the document of a run; reads files only."""
+    run = run_directory.find(text, output_dir)
+    plan = load_plan(run.plan_path, frozen=True)
+    history = replay(run.path / run_directory.JOURNAL)
+    running = is_held(run.path)
+    rows = _rows(plan, history, running=running)
+    state = _state(plan, history, running=running)
+    if as_json:
+        click.echo(json.dumps(status_document(str(run.path), state, rows), indent=1))
+    else:
+        _print_table(run, state, rows)
+
+
+def _accept_plan(run: RunDirectory, plan: Plan, *, extend: bool) -> None:
+    """Holds a plan against the frozen one.
+
+    Raises:
+        PlanChanged: it differs, and not by added cells that were asked for.
+    """
+    frozen = load_plan(run.plan_path, frozen=True)
+    difference = plan_difference(frozen, plan)
+    if not difference:
+        return
+    added_only = only_adds_cells(frozen, plan)
+    if extend and added_only:
+        run.freeze_plan(plan_to_yaml(plan))
+        return
+    shown = "\n  ".join(difference)
+    remedy = (
+        "`--extend` adds the new cells to it"
+        if added_only
+        else "what was measured would not be comparable; give the new plan another --name"
+    )
+    raise PlanChanged(f"{run.path}: was started with another plan:\n  {shown}\n{remedy}")
+
+
+def _sweep(run: RunDirectory, retry: frozenset[Verdict], fail_on: frozenset[str], *, plain: bool) -> int:
+    plan = load_plan(run.plan_path, frozen=True)
+    ledger = Ledger(run.path)
+    try:
+        with Interrupts() as interrupts, log_to(run.path / "sweep.log"):
+            _reopen(ledger, plan, retry)
+            host = read_host()
+            with LiveShow(plan, ledger.history, host, plain=plain) as show:
+                end = Sweep(run, plan, ledger, host, interrupts, show).run()
+        rows = _rows(plan, ledger.history, running=False)
+    finally:
+        ledger.close()
+    _print_table(run, end.state, rows)
+    click.echo(f"wallfinder: {end.reason}", err=True)
+    return int(_exit_code(end, rows, fail_on))
+
+
+def _reopen(ledger: Ledger, plan: Plan, retry: frozenset[Verdict]) -> None:
+    """Marks the cells that a person wants to run again."""
+    for cell in plan.cells():
+        counting = ledger.history.counting(cell.cell_id)
+        if counting and counting[-1].verdict in retry:
+            ledger.append("cell.reopened", cell_id=cell.cell_id, verdict=counting[-1].verdict.value)
+
+
+def _exit_code(end: SweepEnd, rows: list[CellRow], fail_on: frozenset[str]) -> Exit:
+    records = [row.record for row in rows if row.record is not None]
+    walls = {Verdict.HIT_THE_WALL, Verdict.HOST_DIED}
+    refused = ("wall" in fail_on and any(record.verdict in walls for record in records)) or (
+        "invalid" in fail_on and any(record.valid is False for record in records)
+    )
+    return Exit.CELLS_FAILED if end.exit_code is Exit.COMPLETE and refused else end.exit_code
+
+
+def _rows(plan: Plan, history: History, *, running: bool) -> list[CellRow]:
+    return [_row(cell, history, running=running) for cell in plan.cells()]
+
+
+def _row(cell: Cell, history: History, *, running: bool) -> CellRow:
+    counting = history.counting(cell.cell_id)
+    record: CellRecord | None = counting[-1] if counting else None
+    if record is not None and record.verdict is Verdict.INTERRUPTED:
+        record = None  # it runs again: still open
+    return CellRow(
+        cell=cell,
+        record=record,
+        attempts=history.attempts.get(cell.cell_id, 0),
+        running=running and cell.cell_id in history.open,
+    )
+
+
+def _print_table(run: RunDirectory, state: str, rows: list[CellRow]) -> None:
+    console = result_console(sys.stdout)
+    console.print(f"{run.path}: {state}\n", soft_wrap=True)
+    console.print(result_table(rows))
+
+
+def _state(plan: Plan, history: History, *, running: bool) -> str:
+    if running:
+        return "running"
+    retries = schedule.Retries(plan.retries.crashed, plan.retries.failed)
+    if not schedule.left_to_do(plan.cells(), history, retries):
+        return "complete"
+    return "stopped" if history.ended_state is not None else "cut_off"

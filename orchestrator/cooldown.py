@@ -1,0 +1,67 @@
+"""Owns the pause between two cells: waits until the host is back near its baseline. Decides by reclaim.py.
+
+Does not say what follows from a host that does not come back.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.reclaim import Baseline, Step, moving, unsettled
+from orchestrator.watchdog.probe import select_probe
+from orchestrator.watchdog.sample import HostReading
+
+if TYPE_CHECKING:
+    from orchestrator.interrupts import Interrupts
+    from orchestrator.plan import Cooldown
+
+_FIRST_LOOK_S = 0.1
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """How long the pause was, and what still kept the host from being settled at its end (None: nothing)."""
+
+    seconds: float
+    unsettled: str | None
+
+
+class CoolDown:
+    """Pauses after cells, against the baseline taken before the first."""
+
+    def __init__(self, plan: Cooldown, memory_bytes: int) -> None:
+        self._plan, self._memory_bytes = plan, memory_bytes
+        _, self._probe = select_probe()
+        self._baseline = Baseline(memory_bytes, HostReading())
+
+    def take_baseline(self) -> None:
+        """Remembers the host as it is now."""
+        self._baseline = Baseline(self._memory_bytes, self._read())
+
+    def wait(self, interrupts: Interrupts) -> Waited:
+        """Waits `cooldown.min`, then until the host is settled, at most `cooldown.max`; less if asked to stop."""
+        started = time.monotonic()
+        before, seen_at, moved_at = self._read(), started, started
+        look = _FIRST_LOOK_S
+        while True:
+            select.select([interrupts.fd], [], [], look)
+            look = _LOOK_S
+            now, after = time.monotonic(), self._read()
+            step = Step(before, after, now - seen_at, now - moved_at)
+            if moving(step, self._memory_bytes):
+                moved_at = now
+            because = unsettled(self._baseline, step)
+            elapsed = now - started
+            if interrupts.wanted or (because is None and elapsed >= self._plan.min_s):
+                return Waited(elapsed, None)
+            if elapsed >= max(self._plan.max_s, self._plan.min_s):
+                return Waited(elapsed, because)
+            before, seen_at = after, now
+
+    def _read(self) -> HostReading:
+        host, _ = self._probe.read()
+        return host

@@ -1,0 +1,204 @@
+"""Owns the columns of the result table: what each holds, in which unit, and which go first where room is
+short.
+
+Does not lay them out (terminal.py). Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.evidence import figures
+from orchestrator.quantities import count_of, printable
+from orchestrator.records import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from orchestrator.records import CellRecord
+    from orchestrator.report.rows import CellRow
+
+MISSING = "-"
+# Where room is short these go, first to last; what goes is named under the table.
+DROP_ORDER = ("noise", "evidence", "tpot", "ttft", "cause", "stream", "swap", "phase", "share")
+# Of those, the parts of the verdict; what they say stands under the table instead.
+VERDICT_PARTS = frozenset({"evidence", "cause"})
+STYLES = {
+    None: "dim",
+    Verdict.COMPLETED: "green",
+    Verdict.HIT_THE_WALL: "bold red",
+    Verdict.HOST_DIED: "bold red",
+    Verdict.TIMED_OUT: "yellow",
+    Verdict.CRASHED: "magenta",
+    Verdict.FAILED: "magenta",
+    Verdict.SKIPPED: "dim",
+    Verdict.INTERRUPTED: "cyan",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: heading in two lines (name, unit), and the text of each row.
+
+    `width` is that of the widest entry in characters.
+    """
+
+    key: str
+    name: str
+    unit: str
+    texts: tuple[str, ...]
+    width: int
+    right: bool
+
+    @property
+    def title(self) -> str:
+        """The heading in one line, for the note on what was left out."""
+        return f"{self.name} {self.unit}".strip()
+
+
+def columns(rows: Sequence[CellRow], without: frozenset[str] = frozenset()) -> list[Column]:
+    """All columns that are not left out. Without `cause` the verdict stands alone, with its mark."""
+    verdict = short_verdict if "cause" in without else verdict_text if "evidence" in without else full_verdict
+    every = (
+        _words("cell", "cell", rows, lambda row: printable(point(row))),
+        _numbers("tps", "total", "tok/s", rows, lambda r: r.metrics.generation_tps),
+        _numbers("stream", "stream", "tok/s", rows, lambda r: r.metrics.generation_tps_per_stream),
+        _numbers("tpot", "TPOT", "ms", rows, lambda r: r.metrics.tpot_ms),
+        _numbers("ttft", "TTFT", "s", rows, lambda r: r.metrics.ttft_s),
+        _numbers("noise", "IQR/med", "%", rows, lambda r: _percent(r.metrics.robust_cv), decimals=1),
+        _numbers("peak", "peak", "GB", rows, peak_gb, mark=lambda r: "*" if footprint_only(r) else ""),
+        _numbers("share", "of mem", "%", rows, peak_share, decimals=1),
+        _words("phase", "peak", rows, _peak_phase, unit="in"),
+        _numbers("swap", "swap", "GB", rows, _swap_gb, decimals=2, signed=True),
+        _words("verdict", "verdict", rows, verdict),
+    )
+    return [column for column in every if column.key not in without]
+
+
+def point(row: CellRow) -> str:
+    """The cell's name without its variant, which stands over the table."""
+    return row.cell.cell_id.rpartition("/")[2]
+
+
+def short_verdict(row: CellRow) -> str:
+    """One word; `!` where the numbers are not to be trusted."""
+    if row.running:
+        return "running"
+    record = row.closed
+    if record is None:
+        return "open"
+    return f"{record.verdict}!" if is_invalid(record) else str(record.verdict)
+
+
+def verdict_text(row: CellRow) -> str:
+    """The verdict with its cause, or with the reasons why the numbers are not to be trusted."""
+    record = row.closed
+    if record is None:
+        return f"running, attempt {row.attempts}" if row.running and row.attempts > 1 else short_verdict(row)
+    text = str(record.verdict)
+    if record.dominated_by:
+        text += f": dominated by {printable(record.dominated_by)}"
+    elif record.cause and record.cause != record.verdict:
+        text += f": {printable(record.cause)}"
+    elif is_invalid(record):
+        text += f", invalid: {', '.join(record.invalid_reasons)}"
+    return text if row.attempts < 2 else f"{text} (attempt {row.attempts})"
+
+
+def evidence_text(row: CellRow) -> str:
+    """The evidence of a cell that did not complete, in short, with how far it came."""
+    record = row.closed
+    if record is None or record.verdict is Verdict.COMPLETED:
+        return ""
+    reps = f"after {count_of(record.metrics.reps, 'whole rep')}" if record.metrics.reps else ""
+    return "; ".join(part for part in (figures(record.evidence, record.cause), reps) if part)
+
+
+def full_verdict(row: CellRow) -> str:
+    """The verdict with its cause and its evidence."""
+    evidence = evidence_text(row)
+    return f"{verdict_text(row)} ({evidence})" if evidence else verdict_text(row)
+
+
+def is_invalid(record: CellRecord) -> bool:
+    """Whether a completed cell's numbers are not to be trusted."""
+    return record.verdict is Verdict.COMPLETED and record.valid is False
+
+
+def footprint_only(record: CellRecord) -> bool:
+    """Whether the peak is the system's figure, because MLX's own never arrived."""
+    return record.metrics.peak_memory_bytes is None and record.peak_footprint_bytes is not None
+
+
+def peak_bytes(record: CellRecord) -> int | None:
+    """MLX's peak; the system's footprint where that never arrived."""
+    return record.peak_footprint_bytes if footprint_only(record) else record.metrics.peak_memory_bytes
+
+
+def peak_gb(record: CellRecord) -> float | None:
+    """The peak in GB of 1e9 bytes."""
+    count = peak_bytes(record)
+    return None if count is None else count / 1e9
+
+
+def peak_share(record: CellRecord) -> float | None:
+    """The peak as percent of the memory that counts for the cell."""
+    count = peak_bytes(record)
+    return None if count is None or not record.memory_bytes else count / record.memory_bytes * 100
+
+
+def _swap_gb(record: CellRecord) -> float | None:
+    return None if record.swap_growth_bytes is None else record.swap_growth_bytes / 1e9
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else share * 100
+
+
+def _peak_phase(row: CellRow) -> str:
+    phase = row.closed.metrics.peak_phase if row.closed else None
+    return printable(phase) if phase else MISSING
+
+
+def _words(
+    key: str, name: str, rows: Sequence[CellRow], reading: Callable[[CellRow], str], *, unit: str = ""
+) -> Column:
+    return _column(key, name, unit, [reading(row) for row in rows], right=False)
+
+
+def _column(key: str, name: str, unit: str, texts: Sequence[str], *, right: bool) -> Column:
+    width = max(map(len, (name, unit, *texts)))
+    return Column(key, name, unit, tuple(texts), width, right)
+
+
+def _numbers(
+    key: str,
+    name: str,
+    unit: str,
+    rows: Sequence[CellRow],
+    reading: Callable[[CellRecord], float | None],
+    *,
+    decimals: int | None = None,
+    signed: bool = False,
+    mark: Callable[[CellRecord], str] | None = None,
+) -> Column:
+    """A column of numbers with one count of decimals, so that they stand under each other."""
+    values = [reading(row.closed) if row.closed else None for row in rows]
+    places = _decimals(values) if decimals is None else decimals
+    texts = [MISSING if v is None else _number(v, places, signed) for v in values]
+    if mark is not None:
+        marks = [mark(row.closed) if row.closed else "" for row in rows]
+        gap = " " if any(marks) else ""
+        texts = [f"{text}{m or gap}" for text, m in zip(texts, marks, strict=True)]
+    return _column(key, name, unit, texts, right=True)
+
+
+def _decimals(values: Sequence[float | None]) -> int:
+    least = min((abs(v) for v in values if v), default=10.0)
+    return 1 if least >= 10 else 2 if least >= 0.1 else 3
+
+
+def _number(value: float, places: int, signed: bool) -> str:
+    text = f"{value:,.{places}f}"
+    return f"+{text}" if signed and float(text.replace(",", "")) > 0 else text

@@ -1,0 +1,116 @@
+"""Owns the document that `wallfinder status --json` prints: schema 1; keys are added, never renamed or
+removed.
+
+Does not print it. Every value is plain JSON: a number that is not finite becomes null.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.records import Metrics
+from orchestrator.report.rows import count_by_verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.records import CellRecord
+    from orchestrator.report.rows import CellRow
+
+SCHEMA = 1
+
+
+def status_document(
+    run: str,
+    state: str,
+    rows: Sequence[CellRow],
+    *,
+    elapsed_s: float | None = None,
+    eta_s: float | None = None,
+) -> dict[str, Any]:
+    """The whole document. `state` is `running`, `complete`, `cut_off` or `stopped`; durations in seconds."""
+    document = {
+        "schema": SCHEMA,
+        "run": run,
+        "state": state,
+        "counts": count_by_verdict(rows),
+        "elapsed_s": elapsed_s,
+        "eta_s": eta_s,
+        "cells": [_cell(row) for row in rows],
+    }
+    plain: dict[str, Any] = _finite(document)
+    return plain
+
+
+def _cell(row: CellRow) -> dict[str, Any]:
+    return {
+        "cell_id": row.cell.cell_id,
+        "variant": row.cell.variant,
+        "context": row.cell.context,
+        "batch": row.cell.batch,
+        "attempts": row.attempts,
+        "running": row.running,
+        **_outcome(row.closed),
+        **_measured(row.closed.metrics if row.closed else Metrics()),
+    }
+
+
+def _outcome(record: CellRecord | None) -> dict[str, Any]:
+    """What became of the cell; the same keys, all null, while it is open."""
+    return {
+        "verdict": record.verdict.value if record else None,
+        "cause": record.cause if record else None,
+        "valid": record.valid if record else None,
+        "invalid_reasons": list(record.invalid_reasons) if record else [],
+        "detail": record.detail if record else None,
+        "remedy": record.remedy if record else None,
+        "evidence": dict(record.evidence) if record else {},
+        "dominated_by": record.dominated_by if record else None,
+        "phase": record.phase if record else None,
+        "rep": record.rep if record else None,
+        "step": record.step if record else None,
+        "exit_status": record.exit_status if record else None,
+        "signal": record.signal if record else None,
+        "rungs": [list(rung) for rung in record.rungs] if record else [],
+        "swap_growth_bytes": record.swap_growth_bytes if record else None,
+        "peak_footprint_bytes": record.peak_footprint_bytes if record else None,
+        "memory_bytes": record.memory_bytes if record else None,
+        "watchdog_late_max_s": record.watchdog_late_max_s if record else None,
+        "started_at": record.started_at if record else None,
+        "ended_at": record.ended_at if record else None,
+        "duration_s": record.duration_s if record else None,
+    }
+
+
+def _measured(metrics: Metrics) -> dict[str, Any]:
+    return {
+        "reps": metrics.reps,
+        "generation_tps": metrics.generation_tps,
+        "generation_tps_per_stream": metrics.generation_tps_per_stream,
+        "prompt_tps": metrics.prompt_tps,
+        "ttft_s": metrics.ttft_s,
+        "tpot_ms": metrics.tpot_ms,
+        "step_s": metrics.step_s,
+        "robust_cv": metrics.robust_cv,
+        "peak_memory_bytes": metrics.peak_memory_bytes,
+        "peak_phase": metrics.peak_phase,
+        "load_peak_bytes": metrics.load_peak_bytes,
+        "prefill_peak_bytes": metrics.prefill_peak_bytes,
+        "decode_peak_bytes": metrics.decode_peak_bytes,
+        "weight_bytes": metrics.weight_bytes,
+        "kv_cache_bytes": metrics.kv_cache_bytes,
+        "cache_bytes_per_token": metrics.cache_bytes_per_token,
+        "cache_classes": list(metrics.cache_classes),
+        "load_s": metrics.load_s,
+    }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return value

@@ -1,0 +1,118 @@
+"""Owns the layout of a run directory and how one comes to be. Does not read or write the journal's events."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from orchestrator.durable import replace_file, sync_folder
+from orchestrator.errors import LedgerError
+
+PLAN = "plan.yaml"
+HOST = "host.json"
+JOURNAL = "journal.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """One sweep's folder. It exists whole or not at all: `create` moves it into place when it is complete."""
+
+    path: Path
+
+    @property
+    def plan_path(self) -> Path:
+        """The frozen plan."""
+        return self.path / PLAN
+
+    def attempt_folder(self, cell_id: str, attempt: int) -> Path:
+        """Makes the folder of one attempt. Raises LedgerError where the disk does not allow it."""
+        folder = self.path / "cells" / cell_id / f"attempt-{attempt}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LedgerError(f"{folder}: cannot be made: {error.strerror}") from error
+        return folder
+
+    def write_result(self, cell_id: str, attempt: int, body: dict[str, Any]) -> None:
+        """Puts everything that was measured in an attempt on the disk. Raises LedgerError."""
+        path = self.attempt_folder(cell_id, attempt) / "result.json"
+        try:
+            replace_file(path, json.dumps(body, indent=1).encode())
+        except OSError as error:
+            raise LedgerError(f"{path}: cannot be written: {error.strerror}") from error
+
+    def freeze_plan(self, text: str) -> None:
+        """Replaces the frozen plan by one that adds cells; the earlier one is kept beside it. Raises LedgerError."""
+        try:
+            number = len(list(self.path.glob("plan-*.yaml"))) + 1
+            replace_file(self.path / f"plan-{number}.yaml", self.plan_path.read_bytes())
+            replace_file(self.plan_path, text.encode())
+        except OSError as error:
+            raise LedgerError(f"{self.plan_path}: cannot be replaced: {error.strerror}") from error
+
+
+def create(output_dir: Path, name: str, plan_text: str, host: dict[str, Any]) -> RunDirectory:
+    """Makes a new run directory.
+
+    Raises:
+        FileExistsError: there is one of that name already (also when another process made it just now).
+        LedgerError: the folder cannot be made.
+    """
+    target = output_dir / name
+    staging = output_dir / f".{name}.{os.getpid()}.new"
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(output_dir, name)
+        staging.mkdir()
+        (staging / "cells").mkdir()
+        replace_file(staging / PLAN, plan_text.encode())
+        replace_file(staging / HOST, json.dumps(host, indent=1).encode())
+        replace_file(staging / JOURNAL, b"")
+        if target.exists():  # an empty folder of that name would be replaced without a word
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        staging.rename(target)
+        sync_folder(output_dir)
+    except OSError as error:
+        shutil.rmtree(staging, ignore_errors=True)
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+        raise LedgerError(
+            f"{error.filename or output_dir}: cannot be written: {error.strerror}; see --output-dir"
+        ) from error
+    return RunDirectory(target)
+
+
+def find(text: str, output_dir: Path = Path("runs")) -> RunDirectory:
+    """The run directory that a person names: a folder, or the name of one under `output_dir`.
+
+    Raises:
+        LedgerError: there is no run directory of that name.
+    """
+    for path in (Path(text), output_dir / text):
+        if (path / PLAN).is_file() and (path / JOURNAL).is_file():
+            return RunDirectory(path)
+    there = (
+        "is there, but is no run directory (no plan.yaml and journal.jsonl in it)"
+        if Path(text).exists()
+        else "is not there"
+    )
+    known = sorted(path.parent.name for path in output_dir.glob(f"*/{JOURNAL}"))
+    hint = f"; runs in {output_dir}/: {', '.join(known[-8:])}" if known else "; `wallfinder run PLAN` makes one"
+    raise LedgerError(f"{text}: {there}{hint}")
+
+
+def _remove_abandoned(output_dir: Path, name: str) -> None:
+    """Takes away what a start of the same run left behind when it was killed before its folder was complete."""
+    for path in output_dir.glob(f".{name}.*.new"):
+        pid = path.name.removeprefix(f".{name}.").removesuffix(".new")
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            with contextlib.suppress(OSError):
+                shutil.rmtree(path)

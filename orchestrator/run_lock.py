@@ -1,0 +1,81 @@
+"""Owns the lock by which one sweep at a time holds a run directory. The kernel drops it with its holder."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from typing import TYPE_CHECKING, Self
+
+from orchestrator.errors import LedgerError, RunLocked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+
+class RunLock:
+    """Holds `RUN/lock` from entering to leaving; the file tells who and since when, and is never removed."""
+
+    def __init__(self, run: Path, now: str) -> None:
+        self._path = run / "lock"
+        self._now = now
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        """Takes the lock.
+
+        Raises:
+            RunLocked: another live sweep holds it; the message has its pid and since when.
+            LedgerError: the directory cannot be locked at all.
+        """
+        try:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise LedgerError(f"{self._path}: cannot be opened for writing: {error.strerror}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise RunLocked(self._refusal()) from None
+            raise LedgerError(
+                f"{self._path}: this file system cannot lock files ({error.strerror}); use another --output-dir"
+            ) from error
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without the note
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "since": self._now}).encode(), 0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def _refusal(self) -> str:
+        try:
+            holder = json.loads(self._path.read_bytes())
+            who = f"pid {holder['pid']} since {holder['since']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            who = "another process"
+        return (
+            f"{self._path.parent}: a sweep already runs here ({who}); "
+            "wait for it, stop it, or start another run with --name"
+        )
+
+
+def is_held(run: Path) -> bool:
+    """Whether a live sweep holds the run directory. Takes nothing and changes nothing."""
+    try:
+        fd = os.open(run / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False

@@ -1,0 +1,437 @@
+"""Owns the loop of a sweep: next cell, attempt, verdict, ledger, a pause; and why it ended.
+
+Does not decide what a cell became (verdict.py), what is next (schedule.py) or how it looks (progress.py).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import shutil
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from orchestrator import schedule
+from orchestrator.attempt import Attempt, Glimpse, Order
+from orchestrator.attempt_record import record_of, result_document
+from orchestrator.cgroup import WorkerCgroup, remove_stale
+from orchestrator.cooldown import CoolDown
+from orchestrator.errors import Exit, HostUnfit, LedgerUnwritable, ModelUnavailable
+from orchestrator.history import SCHEMA, StartedAttempt
+from orchestrator.ledger import Ledger, utc_now
+from orchestrator.model_store import Resolved, resolve_folder, resolve_hub
+from orchestrator.plan import Plan, Settings, plan_digest, resolve_limits
+from orchestrator.records import CellRecord, Verdict
+from orchestrator.verdict import judge_unfinished
+from orchestrator.watching import WatchdogLink
+from worker.protocol import ModelSource, WorkerSpec
+from worker.telemetry import TelemetryPage, create_page_fd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from orchestrator.cells import Cell
+    from orchestrator.host import HostFacts
+    from orchestrator.interrupts import Interrupts
+    from orchestrator.run_directory import RunDirectory
+    from orchestrator.watchdog.limits import Limits
+
+log = structlog.get_logger()
+
+_FREE_DISK_FLOOR_BYTES = 64 * 1024 * 1024
+_REPEATS = 3  # of an attempt that nobody can be blamed for: a lost watchdog, a machine that slept
+
+
+@dataclass(frozen=True, slots=True)
+class SweepEnd:
+    """Why a sweep is over. `state` is complete, stopped or cut_off, as `status` shows it."""
+
+    exit_code: Exit
+    state: str
+    reason: str
+
+
+class StopSweep(Exception):
+    """Ends the loop from inside, in order."""
+
+    def __init__(self, end: SweepEnd) -> None:
+        super().__init__(end.reason)
+        self.end = end
+
+
+class SweepScreen(Protocol):
+    """What a sweep tells whoever shows it."""
+
+    def running(self, cell: Cell, settings: Settings, attempt: int, glimpse: Glimpse) -> None:
+        """Called about four times a second."""
+
+    def ended(self, record: CellRecord) -> None:
+        """Called once for every record that goes into the ledger."""
+
+
+class Sweep:
+    """One sweep over a run directory whose lock the caller holds."""
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        plan: Plan,
+        ledger: Ledger,
+        host: HostFacts,
+        interrupts: Interrupts,
+        screen: SweepScreen,
+    ) -> None:
+        self._run, self._plan, self._ledger, self._host = run, plan, ledger, host
+        self._interrupts, self._screen = interrupts, screen
+        self._history = ledger.history
+        self._cells = schedule.ordered(plan.cells(), plan.order)
+        self._retries = schedule.Retries(plan.retries.crashed, plan.retries.failed)
+        self._models: dict[str | None, ModelSource] = {}
+        self._page_fd = create_page_fd()
+        self._page = TelemetryPage(self._page_fd)
+        self._watchdog: WatchdogLink | None = None
+        self._serial = 0
+        self._blameless = 0
+        self._deadline_s = _deadline_s(plan)
+        self._cooldown = CoolDown(plan.cooldown, host.usable_memory_bytes)
+
+    def run(self) -> SweepEnd:
+        """Does what is left of the plan and says why it ended.
+
+        Raises:
+            LedgerError: the journal takes no more lines.
+        """
+        remove_stale()
+        self._ledger.append(
+            "sweep.started",
+            schema=SCHEMA,
+            plan_digest=plan_digest(self._plan),
+            boot_id=self._host.boot_id,
+            pid=os.getpid(),
+            host=self._host.to_json(),
+        )
+        log.info("sweep.started", run=str(self._run.path), cells=len(self._cells))
+        try:
+            self._settle_what_was_cut_off()
+            end = self._loop()
+        except StopSweep as stop:
+            end = stop.end
+        except HostUnfit as error:
+            end = SweepEnd(Exit.HOST, "stopped", str(error))
+        finally:
+            if self._watchdog is not None:
+                self._watchdog.close()
+            os.close(self._page_fd)
+        self._ledger.append("sweep.ended", state=end.state, exit_code=int(end.exit_code), reason=end.reason)
+        log.info("sweep.ended", state=end.state, reason=end.reason)
+        return end
+
+    # -- the loop
+
+    def _loop(self) -> SweepEnd:
+        left = self._left()
+        if left:
+            self._watchdog = WatchdogLink(self._page_fd)
+            self._cooldown.take_baseline()
+        while left:
+            self._stop_if_asked()
+            cell = left[0]
+            if not self._answered_without_running(cell):
+                self._run_cell(cell)
+                if self._left():
+                    self._pause(cell)
+            left = self._left()
+        return self._completed()
+
+    def _left(self) -> tuple[Cell, ...]:
+        return schedule.left_to_do(self._cells, self._history, self._retries)
+
+    def _completed(self) -> SweepEnd:
+        last = [self._history.counting(cell.cell_id)[-1] for cell in self._cells]
+        broken = sum(record.verdict in (Verdict.CRASHED, Verdict.FAILED) for record in last)
+        if broken:
+            return SweepEnd(Exit.CELLS_FAILED, "complete", f"{broken} of {len(last)} cells crashed or failed")
+        return SweepEnd(Exit.COMPLETE, "complete", f"{len(last)} cells answered")
+
+    def _stop_if_asked(self) -> None:
+        if self._interrupts.wanted:
+            raise StopSweep(interrupted_end(self._interrupts))
+        if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
+            raise StopSweep(SweepEnd(Exit.DEADLINE, "stopped", "the plan's deadline has passed"))
+        free = shutil.disk_usage(self._run.path).free
+        if self._ledger.disk_full or free < _FREE_DISK_FLOOR_BYTES:
+            reason = f"{free / 1e6:.0f} MB free on the disk of {self._run.path}; make room, then resume"
+            raise StopSweep(SweepEnd(Exit.HOST, "stopped", reason))
+
+    def _answered_without_running(self, cell: Cell) -> bool:
+        """Whether what is known already answers the cell; then it is recorded."""
+        counting = list(self._counting())
+        if self._plan.after_wall == "skip_dominated":
+            wall = schedule.dominating_wall(cell, counting)
+            if wall is not None:
+                detail = f"{wall.cell_id} hit the memory wall, and this cell needs no less"
+                self._record_unrun(cell, Verdict.SKIPPED, detail=detail, dominated_by=wall.cell_id)
+                return True
+        failure = schedule.stopping_failure(cell, counting)
+        if failure is not None:
+            self._record_unrun(
+                cell,
+                Verdict.FAILED,
+                cause=failure.cause,
+                detail=f"not tried: {failure.cell_id} showed that the model does not load: {failure.detail}",
+                remedy=failure.remedy,
+            )
+            return True
+        return False
+
+    def _counting(self) -> Iterable[CellRecord]:
+        for cell in self._cells:
+            yield from self._history.counting(cell.cell_id)
+
+    # -- one cell
+
+    def _run_cell(self, cell: Cell) -> None:
+        settings = self._plan.settings(cell.variant)
+        try:
+            model = self._model(cell.variant, settings)
+        except ModelUnavailable as error:
+            self._stop_if_asked()  # Ctrl-C in a download is no verdict on the model
+            self._fail_variant(cell, str(error))
+            return
+        attempt = self._history.attempts.get(cell.cell_id, 0) + 1
+        folder = self._run.attempt_folder(cell.cell_id, attempt)
+        started_at = utc_now()
+        self._ledger.append("cell.started", cell_id=cell.cell_id, attempt=attempt, boot_id=self._host.boot_id)
+        bound = self._bound(settings)
+        try:
+            order = Order(
+                spec=self._spec(cell, settings, attempt, model),
+                limits=self._limits(cell, settings),
+                env=settings.env,
+                folder=folder,
+                bound=bound,
+            )
+            self._attempt(cell, settings, order, started_at)
+        finally:
+            if bound is not None:
+                bound.remove()
+
+    def _attempt(self, cell: Cell, settings: Settings, order: Order, started_at: str) -> None:
+        watchdog = self._living_watchdog()
+        attempt = Attempt(order, self._page, self._page_fd, watchdog, self._interrupts)
+        outcome = attempt.run(self._show(cell, settings, order.spec.attempt))
+        record, judgement = record_of(
+            cell,
+            order,
+            outcome,
+            platform=sys.platform,
+            started_at=started_at,
+            ended_at=utc_now(),
+            boot_id=self._host.boot_id,
+        )
+        try:
+            self._run.write_result(cell.cell_id, order.spec.attempt, result_document(record, order, outcome))
+        except LedgerUnwritable as error:  # the journal line matters more, and has a reserve
+            log.warning("result.not_written", error=str(error))
+        self._record(record)
+        if judgement.stops_sweep:
+            raise StopSweep(SweepEnd(Exit.HOST, "stopped", f"{record.detail} {record.remedy}"))
+        if outcome.watchdog_died:
+            watchdog.kill()
+            self._watchdog = None
+        if outcome.exit_status is None:
+            pid = outcome.telemetry.pid if outcome.telemetry else 0
+            reason = f"the worker of {cell.cell_id} (pid {pid}) survived SIGKILL; reboot, then resume"
+            raise StopSweep(SweepEnd(Exit.HOST, "stopped", reason))
+        self._count_blameless(record)
+
+    def _count_blameless(self, record: CellRecord) -> None:
+        """An attempt that is to be repeated, without anybody having stopped it, is repeated a few times only."""
+        if record.verdict is not Verdict.INTERRUPTED or self._interrupts.wanted:
+            self._blameless = 0
+            return
+        self._blameless += 1
+        if self._blameless >= _REPEATS:
+            reason = f"{record.cell_id} was cut off {_REPEATS} times in a row ({record.cause}): {record.detail}"
+            raise StopSweep(SweepEnd(Exit.HOST, "stopped", reason))
+
+    def _living_watchdog(self) -> WatchdogLink:
+        if self._watchdog is None:
+            self._watchdog = WatchdogLink(self._page_fd)
+        return self._watchdog
+
+    def _show(self, cell: Cell, settings: Settings, attempt: int) -> Callable[[Glimpse], None]:
+        return lambda glimpse: self._screen.running(cell, settings, attempt, glimpse)
+
+    def _bound(self, settings: Settings) -> WorkerCgroup | None:
+        if settings.worker_memory is None:
+            return None
+        return WorkerCgroup.create(settings.worker_memory, f"{os.getpid()}-{self._serial + 1}")
+
+    def _limits(self, cell: Cell, settings: Settings) -> Limits:
+        expected = schedule.expected_step_s(cell, self._counting())
+        return resolve_limits(settings, self._host.usable_memory_bytes, expected)
+
+    def _spec(self, cell: Cell, settings: Settings, attempt: int, model: ModelSource) -> WorkerSpec:
+        self._serial += 1
+        return WorkerSpec(
+            cell_id=cell.cell_id,
+            attempt=attempt,
+            serial=self._serial,
+            model=model,
+            batch=cell.batch,
+            context=cell.context,
+            gen_tokens=settings.gen_tokens,
+            reps=settings.reps,
+            warmup=settings.warmup,
+            seed=settings.seed,
+            engine=settings.engine,
+            context_fill=settings.context_fill,
+            prefill_step_size=settings.prefill_step_size,
+            prefill_logits=settings.prefill_logits,
+            kv_bits=settings.kv_bits,
+            kv_group_size=settings.kv_group_size,
+            wired_limit=settings.wired_limit,
+            # Behind the watchdog, never before it: it ends a worker whose watchers are gone or paged out.
+            backstop_s=max(60.0, 4 * settings.watchdog.stall.hard_s),
+            fault=schedule.fault_for(settings.faults, cell.cell_id, attempt),
+        )
+
+    def _model(self, variant: str | None, settings: Settings) -> ModelSource:
+        """The variant's model on this disk; a hub model is downloaded once, and its commit pinned in the ledger."""
+        if variant not in self._models:
+            self._models[variant] = self._resolve(settings)
+        return self._models[variant]
+
+    def _resolve(self, settings: Settings) -> ModelSource:
+        model = settings.model_ref
+        if model.synthetic is not None:
+            return ModelSource(
+                config_json=model.synthetic.config_json,
+                dtype=model.synthetic.dtype,
+                quantization_bits=model.synthetic.quantization_bits,
+                quantization_group_size=model.synthetic.quantization_group_size,
+            )
+        name = model.name or ""
+        if model.kind == "folder":
+            path = resolve_folder(Path(name)).path
+        else:
+            path = self._hub_model(name, settings.revision).path
+        return ModelSource(path=str(path), trust_remote_code=settings.trust_remote_code)
+
+    def _hub_model(self, name: str, revision: str | None) -> Resolved:
+        key = f"{name}@{revision or 'main'}"
+        pinned = self._history.models.get(key, {}).get("revision")
+        resolved = resolve_hub(name, pinned or revision)
+        if pinned is None:
+            self._ledger.append("model.resolved", source=key, revision=resolved.revision)
+        return resolved
+
+    # -- what goes into the ledger
+
+    def _record(self, record: CellRecord) -> None:
+        self._ledger.append("cell.ended", record=record.to_json())
+        log.info("cell.ended", cell_id=record.cell_id, verdict=record.verdict.value, cause=record.cause)
+        self._screen.ended(record)
+
+    def _record_unrun(
+        self,
+        cell: Cell,
+        verdict: Verdict,
+        *,
+        cause: str | None = None,
+        detail: str,
+        remedy: str = "",
+        dominated_by: str | None = None,
+        stops_variant: bool = False,
+    ) -> None:
+        now = utc_now()
+        self._record(
+            CellRecord(
+                cell_id=cell.cell_id,
+                variant=cell.variant,
+                context=cell.context,
+                batch=cell.batch,
+                attempt=0,
+                verdict=verdict,
+                cause=cause,
+                detail=detail,
+                remedy=remedy,
+                dominated_by=dominated_by,
+                stops_variant=stops_variant,
+                memory_bytes=self._host.usable_memory_bytes,
+                started_at=now,
+                ended_at=now,
+                boot_id=self._host.boot_id,
+            )
+        )
+
+    def _fail_variant(self, cell: Cell, text: str) -> None:
+        """A model that cannot be had is told once; every cell of the variant fails with it."""
+        for other in self._left():
+            if other.variant == cell.variant:
+                self._record_unrun(other, Verdict.FAILED, cause="model_unavailable", detail=text)
+
+    def _settle_what_was_cut_off(self) -> None:
+        for started in list(self._history.open.values()):
+            cell = next((cell for cell in self._cells if cell.cell_id == started.cell_id), None)
+            if cell is not None:
+                self._record(cut_off_record(cell, started, self._host.boot_id, utc_now()))
+
+    # -- between cells
+
+    def _pause(self, cell: Cell) -> None:
+        waited = self._cooldown.wait(self._interrupts)
+        if waited.unsettled is None:
+            return
+        self._ledger.append("host.contaminated", after=cell.cell_id, waited_s=waited.seconds, because=waited.unsettled)
+        log.warning("host.contaminated", after=cell.cell_id, because=waited.unsettled)
+        if self._plan.cooldown.on_timeout == "stop":
+            reason = (
+                f"{waited.unsettled} {waited.seconds:.0f} s after {cell.cell_id}; what would be measured now would "
+                "not stand. Free the memory or reboot, then resume (or set cooldown.on_timeout: mark)"
+            )
+            raise StopSweep(SweepEnd(Exit.HOST, "stopped", reason))
+
+
+def _deadline_s(plan: Plan) -> float | None:
+    """The plan's deadline on the monotonic clock, counted from now."""
+    if plan.deadline is None:
+        return None
+    return time.monotonic() + plan.deadline.seconds_after(dt.datetime.now(dt.UTC))
+
+
+def interrupted_end(interrupts: Interrupts) -> SweepEnd:
+    """How a sweep ends that a person or the system stopped."""
+    by_keyboard = interrupts.signum == signal.SIGINT
+    name = signal.Signals(interrupts.signum or signal.SIGTERM).name
+    code = Exit.INTERRUPTED if by_keyboard else Exit.TERMINATED
+    return SweepEnd(code, "stopped", f"stopped by {name}; `wallfinder resume` goes on")
+
+
+def cut_off_record(cell: Cell, started: StartedAttempt, boot_id: str, now: str) -> CellRecord:
+    """What became of a cell that an earlier sweep started and never ended."""
+    judgement = judge_unfinished(started.boot_id, boot_id)
+    return CellRecord(
+        cell_id=cell.cell_id,
+        variant=cell.variant,
+        context=cell.context,
+        batch=cell.batch,
+        attempt=started.attempt,
+        verdict=judgement.verdict,
+        cause=judgement.cause,
+        detail=judgement.detail,
+        remedy=judgement.remedy,
+        evidence=judgement.evidence,
+        memory_wall=judgement.memory_wall,
+        retryable=judgement.retryable,
+        started_at=started.at,
+        ended_at=now,
+        boot_id=started.boot_id,
+    )

@@ -1,0 +1,196 @@
+"""A sweep that is cut off anywhere goes on where it was: nothing lost, nothing twice, nobody left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from sweeps import Desk, desk, wait_until
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+def until_in_flight(at: Desk, process: subprocess.Popen[str], events: int = 1) -> None:
+    """Waits until the journal has so many started cells."""
+
+    def started() -> bool:
+        assert process.poll() is None, process.communicate()
+        try:
+            return sum(e["event"] == "cell.started" for e in at.journal()) >= events
+        except (OSError, AssertionError):
+            return False
+
+    wait_until(started)
+
+
+@pytest.mark.slow
+def test_killed_at_20_random_moments_every_cell_is_there_once(tmp_path: Path) -> None:
+    """SIGKILL of the orchestrator of a real sweep, twenty times; then it is let through."""
+    seed = int.from_bytes(os.urandom(4))
+    print(f"seed {seed}")
+    moments = random.Random(seed)
+    plan = REPOSITORY / "configs" / "smoke.yaml"
+    with desk(tmp_path) as at:
+        for _ in range(20):
+            process = at.start("run", plan, "-o", at.runs)
+            try:
+                process.wait(timeout=moments.uniform(0.05, 4.0))
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+            process.communicate()
+            wait_until(lambda: not at.left_behind(), limit_s=5.0)
+            if (at.runs / "smoke").exists():
+                assert at.status("smoke")["state"] in ("cut_off", "complete")
+        assert at.run(plan).returncode == 0
+        cells = at.status("smoke")["cells"]
+        assert len({cell["cell_id"] for cell in cells}) == len(cells) == 6
+        assert {cell["verdict"] for cell in cells} == {"completed"}
+        ended = [e["record"] for e in at.journal("smoke") if e["event"] == "cell.ended"]
+        completed = [record["cell_id"] for record in ended if record["verdict"] == "completed"]
+        assert sorted(completed) == sorted(cell["cell_id"] for cell in cells), "no cell was measured twice"
+        assert [path.name for path in at.runs.iterdir()] == ["smoke"]
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_asked_to_stop_once_the_cell_is_recorded_and_resume_goes_on(
+    tmp_path: Path, signum: signal.Signals, code: int
+) -> None:
+    with desk(tmp_path) as at:
+        plan = at.plan(batches=[1, 2], faults={"c00064-b001#1": "hang:polite"})
+        process = at.start("run", plan, "-o", at.runs)
+        until_in_flight(at, process)
+        process.send_signal(signum)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == code, err
+        ended = [e["record"] for e in at.journal() if e["event"] == "cell.ended"]
+        assert [(r["verdict"], r["cause"]) for r in ended] == [("interrupted", "interrupted")]
+        assert at.status()["state"] == "stopped"
+        assert at.status()["cells"][0]["verdict"] is None
+        assert at.resume().returncode == 0
+        assert at.verdicts() == {"c00064-b001": ("completed", None), "c00064-b002": ("completed", None)}
+
+
+def test_asked_twice_it_stops_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        process = at.start("run", at.plan(batches=[1, 2], faults={"c00064-b002#1": "hang_gil:deaf"}), "-o", at.runs)
+        until_in_flight(at, process, 2)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        while process.poll() is None and time.monotonic() - began < 60:
+            time.sleep(0.1)  # two signals that arrive together are one: ask again
+            process.send_signal(signal.SIGINT)
+        assert process.returncode == 130, process.communicate()
+        assert [e["record"]["verdict"] for e in at.journal() if e["event"] == "cell.ended"] == [
+            "completed",
+            "interrupted",
+        ]
+
+
+def test_a_lost_watchdog_costs_an_attempt_and_not_the_sweep(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        plan = at.plan(
+            batches=[1],
+            faults={"c00064-b001#1": "hang:deaf"},
+            watchdog={"stall": {"soft": "90s", "hard": "100s"}},
+        )
+        process = at.start("run", plan, "-o", at.runs)
+        until_in_flight(at, process)
+        wait_until(lambda: any("watchdog" in " ".join(p.cmdline()) for p in at.left_behind()))
+        for found in at.left_behind():
+            if "orchestrator.watchdog" in " ".join(found.cmdline()):
+                found.kill()
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        ended = [e["record"] for e in at.journal() if e["event"] == "cell.ended"]
+        assert [(r["attempt"], r["verdict"], r["cause"]) for r in ended] == [
+            (1, "interrupted", "watchdog_died"),
+            (2, "completed", None),
+        ]
+
+
+def test_a_second_sweep_on_the_same_run_is_refused(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        plan = at.plan(batches=[1], faults={"*": "hang:polite"})
+        process = at.start("run", plan, "-o", at.runs)
+        until_in_flight(at, process)
+        for refused in (at.run(plan), at.resume()):
+            assert refused.returncode == 2
+            assert f"pid {process.pid} since 20" in refused.stderr
+        assert at.status()["state"] == "running"
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+
+
+def test_a_complete_run_has_nothing_left_to_do(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        plan = at.plan(batches=[1])
+        assert at.run(plan).returncode == 0
+        before = [e for e in at.journal() if e["event"].startswith("cell.")]
+        assert at.run(plan).returncode == 0
+        assert [e for e in at.journal() if e["event"].startswith("cell.")] == before
+        assert at.status()["state"] == "complete"
+
+
+def test_a_changed_plan_is_refused_with_the_difference(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        assert at.run(at.plan(batches=[1])).returncode == 0
+        refused = at.run(at.plan(batches=[1], gen_tokens=9), "--extend")
+        assert refused.returncode == 2
+        assert "gen_tokens" in refused.stderr
+        assert "8" in refused.stderr
+        assert "9" in refused.stderr
+        assert "--name" in refused.stderr
+
+
+def test_added_cells_are_refused_until_they_are_asked_for(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        assert at.run(at.plan(batches=[1])).returncode == 0
+        more = at.plan(batches=[1, 2], contexts=[64, 128])
+        refused = at.run(more)
+        assert refused.returncode == 2
+        assert "--extend" in refused.stderr
+        assert at.run(more, "--extend").returncode == 0
+        assert len(at.verdicts()) == 4
+        attempts = [e["cell_id"] for e in at.journal() if e["event"] == "cell.started"]
+        assert sorted(attempts) == sorted(at.verdicts()), "the first cell was not run again"
+
+
+def test_failed_cells_run_again_when_asked(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        assert at.run(at.plan(batches=[1, 2], faults={"c00064-b001#1": "nonsense"})).returncode == 1
+        assert at.resume("night", "--retry", "crashed").returncode == 1
+        assert at.resume("night", "--retry", "failed").returncode == 0
+        assert [cell["attempts"] for cell in at.status()["cells"]] == [2, 1]
+
+
+def test_a_cell_in_flight_when_the_machine_went_down_is_an_answer(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        process = at.start(
+            "run",
+            at.plan(batches=[1, 2], after_wall="skip_dominated", faults={"*": "hang:polite"}),
+            "-o",
+            at.runs,
+        )
+        until_in_flight(at, process)
+        process.kill()
+        process.communicate()
+        journal = at.runs / "night" / "journal.jsonl"
+        boot = next(e["boot_id"] for e in at.journal() if e["event"] == "cell.started")
+        journal.write_bytes(journal.read_bytes().replace(boot.encode(), b"an-earlier-boot"))
+        assert at.resume().returncode == 0
+        assert at.verdicts() == {"c00064-b001": ("host_died", "reboot"), "c00064-b002": ("skipped", None)}
+
+
+def test_the_deadline_stops_starting_cells(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        plan = at.plan(batches=[1, 2], faults={"c00064-b001": "hang:polite"}, deadline="1s", cell_time_limit="3s")
+        done = at.run(plan)
+        assert done.returncode == 124, done.stderr
+        assert at.verdicts() == {"c00064-b001": ("timed_out", "time_limit"), "c00064-b002": (None, None)}
+        assert at.status()["state"] == "stopped"

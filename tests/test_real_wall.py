@@ -1,0 +1,104 @@
+"""A real wall, made of a swap file and a control group: found, ended, recorded, and the sweep goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from real_wall import NoWallError, swap_file
+from sweeps import desk, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONFIG = Path(__file__).parent.parent / "configs" / "wall-linux.yaml"
+SWAP_BYTES = 2_000_000_000
+
+pytestmark = [pytest.mark.slow, pytest.mark.wall, pytest.mark.timeout(900)]
+
+
+@contextlib.contextmanager
+def swap() -> Iterator[None]:
+    try:
+        with swap_file(SWAP_BYTES):
+            yield
+    except NoWallError as reason:
+        pytest.skip(str(reason))
+
+
+def lived_after_the_first_inflated_step_s(attempt: Path) -> float | None:
+    """From the end of the first decode step of 2.5 times the expected time to the worker's death; None: no such step."""
+    expected_s = json.loads((attempt / "result.json").read_bytes())["limits"]["expected_step_s"]
+    samples = [json.loads(line) for line in (attempt / "samples.jsonl").read_text().splitlines()]
+    inflated = [
+        sample["monotonic_s"]
+        for sample in samples
+        if sample["progress"] and max(sample["progress"].get("new_step_s", [0.0])) > 2.5 * expected_s
+    ]
+    return samples[-1]["monotonic_s"] - inflated[0] if inflated else None
+
+
+def test_batch_16_hits_the_wall_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    """The plan as it is shipped: the wall is met while the context is filled, before any step."""
+    with swap(), desk(tmp_path) as at:
+        done = at.run(CONFIG)
+        assert done.returncode == 0, done.stderr
+        cells = {cell["batch"]: cell for cell in at.status("wall-linux")["cells"]}
+        print(json.dumps(cells[16], indent=1))
+        assert [cells[batch]["verdict"] for batch in (1, 4, 16)] == ["completed", "completed", "hit_the_wall"]
+        evidence = cells[16]["evidence"]
+        if cells[16]["cause"] == "kernel_oom":
+            # The kernel was faster than the watchdog: pages could not leave as fast as they were needed.
+            assert evidence["oom_kills"] >= 1
+        else:
+            assert cells[16]["cause"] in ("swap_growth", "footprint", "memory_pressure")
+            assert evidence["swap_growth_peak_bytes"] > 4_000_000
+            assert cells[16]["peak_footprint_bytes"] > 380_000_000
+        lived_s = lived_after_the_first_inflated_step_s(at.runs / "wall-linux" / "cells" / "c04096-b016" / "attempt-1")
+        assert lived_s is None or lived_s <= 10.0
+
+
+def test_a_wall_that_comes_while_decoding_is_ended_within_10_s_of_the_first_slow_step(tmp_path: Path) -> None:
+    """Memory is taken away in the middle of healthy decoding, as a neighbour would: steps slow down from one to the next."""
+    body = yaml.safe_load(CONFIG.read_text())
+    body |= {"worker_memory": "1GB", "gen_tokens": 250, "reps": 1, "warmup": 0}
+    plan = tmp_path / "deep.yaml"
+    plan.write_text(yaml.safe_dump(body))
+    attempt = tmp_path / "runs" / "deep" / "cells" / "c04096-b016" / "attempt-1"
+    with swap(), desk(tmp_path) as at:
+        process = at.start("run", plan, "-o", at.runs)
+        wait_until(lambda: process.poll() is not None or is_decoding(attempt), limit_s=300)
+        take_memory_away(400_000_000)
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+        cells = {cell["batch"]: cell for cell in at.status("deep")["cells"]}
+        print(json.dumps(cells[16], indent=1))
+        assert [cells[batch]["verdict"] for batch in (1, 4, 16)] == ["completed", "completed", "hit_the_wall"]
+        assert cells[16]["phase"] == "decode"
+        assert cells[16]["cause"] in ("swap_growth", "step_inflation", "memory_pressure")
+        lived_s = lived_after_the_first_inflated_step_s(attempt)
+        print(f"dead {lived_s} s after its first inflated step")
+        assert lived_s is None or lived_s <= 10.0, "None: ended inside the very first slow step"
+
+
+def is_decoding(attempt: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
+        last = json.loads((attempt / "samples.jsonl").read_text().splitlines()[-1])
+        return bool(last["progress"]["phase"] == "decode" and last["progress"]["step"] >= 10)
+    return False
+
+
+def take_memory_away(limit_bytes: int, limit_s: float = 60.0) -> None:
+    """Lowers the bound of the worker that runs now. The kernel refuses while it cannot push pages out as fast."""
+    deadline = time.monotonic() + limit_s
+    for folder in Path("/sys/fs/cgroup").rglob("wallfinder-*"):
+        for file in (folder / "memory.limit_in_bytes", folder / "memory.max"):
+            while file.exists() and int(file.read_text()) > limit_bytes + 4096:
+                assert time.monotonic() < deadline, f"{file} cannot be lowered"
+                with contextlib.suppress(OSError):
+                    file.write_text(str(limit_bytes))
