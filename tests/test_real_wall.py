@@ -32,7 +32,7 @@ def swap() -> Iterator[None]:
 
 
 def lived_after_the_first_inflated_step_s(attempt: Path) -> float | None:
-    """From the end of the first decode step of 2.5 times the expected time to the worker's death; None: no such step."""
+    """From the end of the first step of 2.5 times the expected time to the worker's death; None: no such step."""
     expected_s = json.loads((attempt / "result.json").read_bytes())["limits"]["expected_step_s"]
     samples = [json.loads(line) for line in (attempt / "samples.jsonl").read_text().splitlines()]
     inflated = [
@@ -64,7 +64,7 @@ def test_batch_16_hits_the_wall_and_the_sweep_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_wall_that_comes_while_decoding_is_ended_within_10_s_of_the_first_slow_step(tmp_path: Path) -> None:
-    """Memory is taken away in the middle of healthy decoding, as a neighbour would: steps slow down from one to the next."""
+    """Memory is taken away in the middle of healthy decoding, as a neighbour would."""
     body = yaml.safe_load(CONFIG.read_text())
     body |= {"worker_memory": "1GB", "gen_tokens": 250, "reps": 1, "warmup": 0}
     plan = tmp_path / "deep.yaml"
