@@ -150,6 +150,6 @@ def test_a_process_over_the_bound_is_held_to_it(group: WorkerCgroup) -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         group.add(process.pid)
         out, _ = process.communicate(b"\n\n")
-    resident = [int(line.split()[1]) for line in out.decode().splitlines() if line.startswith("VmRSS:")]
+    resident = [int(line.split()[1]) for line in out.decode().splitlines() if line.startswith("RssAnon:")]
 
-    assert process.returncode == -9 or resident[0] * 1024 <= 66 * MIB
+    assert process.returncode == -9 or resident[0] * 1024 < 80 * MIB

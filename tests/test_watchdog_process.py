@@ -197,6 +197,32 @@ def test_child_that_left_the_group_does_not_leave_the_cgroup(dog: Harness) -> No
         assert group.remove()
 
 
+def test_kernel_oom_kill_in_the_cgroup_is_evidence(dog: Harness) -> None:
+    try:
+        group = WorkerCgroup.create(64 << 20, f"{os.getpid()}-oom")
+    except HostUnfit as error:
+        pytest.skip(str(error))
+    try:
+        without_swap = {"memory.memsw.limit_in_bytes": str(64 << 20), "memory.swap.max": "0"}
+        for name, value in without_swap.items():
+            if (Path(group.path) / name).exists():
+                (Path(group.path) / name).write_text(value, encoding="ascii")
+        worker = dog.start("swell", "200")
+        group.add(worker.pid)
+        dog.watch(worker, cgroup=group.path)
+        assert worker.stdin is not None
+        worker.stdin.write(b"go\n")
+        worker.stdin.flush()
+        released = dog.release(worker)
+    finally:
+        assert group.remove()
+
+    assert worker.returncode == -signal.SIGKILL
+    assert (released.cause, released.rungs) == (None, [])
+    assert released.oom_kills == 1
+    assert released.memory_evidence["oom_kills"] == 1
+
+
 # -- the orchestrator goes away
 
 

@@ -189,11 +189,12 @@ class Watched:
             self._outbox.post(Rung(self.watch.serial, name, round(now_s, 3)))
 
     def _released(self) -> Released:
-        kills = [n for n in (self._risen("oom_kill_total"), self._risen("cgroup_oom_kill_total")) if n is not None]
-        oom_kills = max(kills) if kills else None
+        # The host counts everybody's kills, the worker's own cgroup only what is the worker's.
+        own_kills = self._risen("cgroup_oom_kill_total")
+        oom_kills = self._risen("oom_kill_total") if own_kills is None else own_kills
         memory = dict(memory_evidence(self._state, time.monotonic()))
-        if oom_kills:
-            memory["oom_kills"] = oom_kills
+        if own_kills:
+            memory["oom_kills"] = own_kills
         stalled_s = self._grown("pressure_stall_total_s")
         return Released(
             serial=self.watch.serial,

@@ -99,7 +99,10 @@ class Released:
     """The watchdog has let go of the worker: the orchestrator may reap it.
 
     `cause` is why we ended it, None where it ended by itself. Peaks are over the whole attempt, growth over
-    the attempt's own baseline; `late_max_s` is the watchdog's own worst lateness.
+    the attempt's own baseline; `late_max_s` is the watchdog's own worst lateness. `oom_kills` counts the
+    kernel's kills in the worker's own cgroup; where it has none, those of the whole host, which may be
+    somebody else's. `memory_evidence` holds the memory signals of the last ten seconds, and of kills only the
+    worker's own.
     """
 
     type: ClassVar[str] = "released"
