@@ -1,4 +1,4 @@
-"""Owns the records of cells without an outcome: those that never ran, and those that an earlier sweep left open. Pure."""
+"""Owns the records of cells without an outcome: never run, or left open by an earlier sweep. Pure."""
 
 from __future__ import annotations
 
