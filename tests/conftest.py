@@ -105,10 +105,12 @@ def _is_helper(process: psutil.Process) -> bool:
 
 
 def _swap_files() -> Iterator[str]:
+    """Those that this run made (real_wall.py names them so): the machine may have others come and go."""
     table = Path("/proc/swaps")
     if table.exists():
         for line in table.read_text(encoding="utf-8").splitlines()[1:]:
-            yield line.split()[0]
+            if f"wallfinder-swap-{os.getpid()}-" in line:
+                yield line.split()[0]
 
 
 def _cgroups(ours: set[int], root: str = "/sys/fs/cgroup") -> Iterator[str]:
@@ -121,6 +123,9 @@ def _cgroups(ours: set[int], root: str = "/sys/fs/cgroup") -> Iterator[str]:
 
 
 def _is_foreign(cgroup: Path, ours: set[int]) -> bool:
+    owner = cgroup.name.split("-")[1]
+    if owner.isdigit() and int(owner) not in {*ours, os.getpid()} and psutil.pid_exists(int(owner)):
+        return True
     try:
         members = {int(pid) for pid in (cgroup / "cgroup.procs").read_text(encoding="ascii").split()}
     except OSError:  # gone meanwhile
