@@ -101,6 +101,7 @@ class Attempt:
         self._swap_first_bytes: int | None = None
         self._swap_bytes: int | None = None
         self._killed_at: float | None = None
+        self._watched = False
         self._unkillable = False
 
     def run(self, show: Callable[[Glimpse], None]) -> Outcome:
@@ -139,6 +140,7 @@ class Attempt:
             self._order.bound.add(child.pid)
         cgroup = self._order.bound.path if self._order.bound is not None else None
         self._tell(wire.Watch(self._order.spec.serial, child.pid, self._order.limits, cgroup), child)
+        self._watched = True
         self._watchdog.heard_at_s = time.monotonic()
         child.send(self._order.spec)
 
@@ -182,7 +184,7 @@ class Attempt:
         self._outcome.exit_status = child.reap()
 
     def _await_release(self, child: Child) -> None:
-        if self._outcome.watchdog_died:
+        if self._outcome.watchdog_died or not self._watched:
             return
         self._tell(wire.Exited(self._order.spec.serial), child)
         deadline = time.monotonic() + _RELEASE_S

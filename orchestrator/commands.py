@@ -5,6 +5,7 @@ Does not parse arguments (cli.py) and does not decide anything about cells.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -155,7 +156,8 @@ def _sweep(run: RunDirectory, retry: frozenset[Verdict], fail_on: frozenset[str]
     finally:
         ledger.close()
     _print_table(run, end.state, rows)
-    click.echo(f"wallfinder: {end.reason}", err=True)
+    with contextlib.suppress(OSError):  # nobody listens any more; the exit code still tells
+        click.echo(f"wallfinder: {end.reason}", err=True)
     return int(_exit_code(end, rows, fail_on))
 
 

@@ -40,7 +40,6 @@ class HostFacts:
     python: str
     wallfinder: str = __version__
     versions: dict[str, str] = field(default_factory=dict)
-    watchdog: dict[str, str] = field(default_factory=dict)
 
     @property
     def usable_memory_bytes(self) -> int:
@@ -52,8 +51,8 @@ class HostFacts:
         return asdict(self)
 
 
-def read_host(watchdog: dict[str, str] | None = None) -> HostFacts:
-    """Reads the facts of this machine; `watchdog` is what the watchdog said of its own protections."""
+def read_host() -> HostFacts:
+    """Reads the facts of this machine."""
     swap = _swap()
     return HostFacts(
         boot_id=boot_id(),
@@ -69,7 +68,6 @@ def read_host(watchdog: dict[str, str] | None = None) -> HostFacts:
         cores_logical=psutil.cpu_count(),
         python=platform.python_version(),
         versions=_versions(),
-        watchdog=watchdog or {},
     )
 
 

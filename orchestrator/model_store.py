@@ -16,8 +16,13 @@ from orchestrator.errors import ModelUnavailable
 from worker.protocol import ModelSource
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.ledger import Ledger
     from orchestrator.plan import Settings
+
+
+_LOOK_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +37,8 @@ class Resolved:
 class ModelStore:
     """The models of one sweep. What the hub gave is pinned in the ledger, so that a resumed sweep takes the same."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: Ledger, stop_wanted: Callable[[], bool]) -> None:
+        self._ledger, self._stop_wanted = ledger, stop_wanted
         self._known: dict[tuple[str, str | None], Path] = {}
 
     def source(self, settings: Settings) -> ModelSource:
@@ -61,31 +66,41 @@ class ModelStore:
     def _pinned(self, name: str, revision: str | None) -> Resolved:
         key = f"{name}@{revision or 'main'}"
         pinned = self._ledger.history.models.get(key, {}).get("revision")
-        resolved = resolve_hub(name, pinned or revision)
+        resolved = resolve_hub(name, pinned or revision, self._stop_wanted)
         if pinned is None:
             self._ledger.append("model.resolved", source=key, revision=resolved.revision)
         return resolved
 
 
-def resolve_hub(repo: str, revision: str | None) -> Resolved:
+def resolve_hub(repo: str, revision: str | None, stop_wanted: Callable[[], bool] = lambda: False) -> Resolved:
     """Downloads a hub model, or finds it in the cache; progress goes to stderr.
 
-    A Ctrl-C reaches the downloading process as well as us; what it had finished is kept.
+    Where a stop is wanted the download is ended; the files that it had finished are kept.
 
     Raises:
         ModelUnavailable: it cannot be had; the message says why and what to do.
     """
     command = [sys.executable, "-P", "-m", "orchestrator.download", repo]
-    done = subprocess.run([*command, *([revision] if revision else [])], stdout=subprocess.PIPE, check=False)
+    with subprocess.Popen([*command, *([revision] if revision else [])], stdout=subprocess.PIPE) as process:
+        told = _answer_of(process, stop_wanted)
     try:
-        answer = json.loads(done.stdout)
+        answer = json.loads(told)
     except ValueError:
         raise ModelUnavailable(
-            f"model: {repo}: the download ended without an answer (status {done.returncode}); run again, it goes on"
+            f"model: {repo}: the download ended without an answer (status {process.returncode}); run again, it goes on"
         ) from None
     if "error" in answer:
         raise ModelUnavailable(f"model: {repo}: {answer['error']}; {answer['remedy']}")
     return Resolved(repo, Path(answer["path"]), answer["revision"])
+
+
+def _answer_of(process: subprocess.Popen[bytes], stop_wanted: Callable[[], bool]) -> bytes:
+    while True:
+        try:
+            return process.communicate(timeout=_LOOK_S)[0]
+        except subprocess.TimeoutExpired:
+            if stop_wanted():
+                process.terminate()
 
 
 def resolve_folder(path: Path) -> Resolved:

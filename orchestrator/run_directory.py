@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from orchestrator.durable import replace_file, sync_folder
-from orchestrator.errors import LedgerError
+from orchestrator.errors import LedgerError, LedgerUnwritable
 
 PLAN = "plan.yaml"
 HOST = "host.json"
@@ -33,21 +33,21 @@ class RunDirectory:
         return self.path / PLAN
 
     def attempt_folder(self, cell_id: str, attempt: int) -> Path:
-        """Makes the folder of one attempt. Raises LedgerError where the disk does not allow it."""
+        """Makes the folder of one attempt. Raises LedgerUnwritable where the disk does not allow it."""
         folder = self.path / "cells" / cell_id / f"attempt-{attempt}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LedgerError(f"{folder}: cannot be made: {error.strerror}") from error
+            raise LedgerUnwritable(f"{folder}: cannot be made: {error.strerror}") from error
         return folder
 
     def write_result(self, cell_id: str, attempt: int, body: dict[str, Any]) -> None:
-        """Puts everything that was measured in an attempt on the disk. Raises LedgerError."""
+        """Puts everything that was measured in an attempt on the disk. Raises LedgerUnwritable."""
         path = self.attempt_folder(cell_id, attempt) / "result.json"
         try:
             replace_file(path, json.dumps(body, indent=1).encode())
         except OSError as error:
-            raise LedgerError(f"{path}: cannot be written: {error.strerror}") from error
+            raise LedgerUnwritable(f"{path}: cannot be written: {error.strerror}") from error
 
     def freeze_plan(self, text: str) -> None:
         """Replaces the frozen plan by one that adds cells; the earlier one is kept beside it. Raises LedgerError."""

@@ -5,6 +5,7 @@ Does not decide what a cell became (verdict.py), what is next (schedule.py) or h
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import os
@@ -91,7 +92,7 @@ class Sweep:
         self._history = ledger.history
         self._cells = schedule.ordered(plan.cells(), plan.order)
         self._retries = schedule.Retries(plan.retries.crashed, plan.retries.failed)
-        self._models = ModelStore(ledger)
+        self._models = ModelStore(ledger, lambda: interrupts.wanted)
         self._page_fd = create_page_fd()
         self._page = TelemetryPage(self._page_fd)
         self._watchdog: WatchdogLink | None = None
@@ -122,13 +123,14 @@ class Sweep:
             end = self._loop()
         except StopSweep as stop:
             end = stop.end
-        except HostUnfit as error:
+        except (HostUnfit, LedgerUnwritable) as error:
             end = SweepEnd(Exit.HOST, "stopped", str(error))
         finally:
             if self._watchdog is not None:
                 self._watchdog.close()
             os.close(self._page_fd)
-        self._ledger.append("sweep.ended", state=end.state, exit_code=int(end.exit_code), reason=end.reason)
+        with contextlib.suppress(LedgerUnwritable):  # then the journal ends as after a crash, which resume knows
+            self._ledger.append("sweep.ended", state=end.state, exit_code=int(end.exit_code), reason=end.reason)
         log.info("sweep.ended", state=end.state, reason=end.reason)
         return end
 
@@ -137,7 +139,7 @@ class Sweep:
     def _loop(self) -> SweepEnd:
         left = self._left()
         if left:
-            self._watchdog = WatchdogLink(self._page_fd)
+            self._living_watchdog()
             self._cooldown.take_baseline()
         while left:
             self._stop_if_asked()
@@ -164,10 +166,16 @@ class Sweep:
             raise StopSweep(interrupted_end(self._interrupts))
         if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
             raise StopSweep(SweepEnd(Exit.DEADLINE, "stopped", "the plan's deadline has passed"))
-        free = shutil.disk_usage(self._run.path).free
+        free = self._free_disk_bytes()
         if self._ledger.disk_full or free < _FREE_DISK_FLOOR_BYTES:
             reason = f"{free / 1e6:.0f} MB free on the disk of {self._run.path}; make room, then resume"
             raise StopSweep(SweepEnd(Exit.HOST, "stopped", reason))
+
+    def _free_disk_bytes(self) -> int:
+        try:
+            return shutil.disk_usage(self._run.path).free
+        except OSError as error:
+            raise HostUnfit(f"{self._run.path}: is not there any more: {error.strerror}") from error
 
     def _answered_without_running(self, cell: Cell) -> bool:
         """Whether what is known already answers the cell; then it is recorded."""
@@ -205,11 +213,12 @@ class Sweep:
             self._fail_variant(cell, str(error))
             return
         attempt = self._history.attempts.get(cell.cell_id, 0) + 1
+        watchdog = self._living_watchdog()
         folder = self._run.attempt_folder(cell.cell_id, attempt)
-        started_at = utc_now()
-        self._ledger.append("cell.started", cell_id=cell.cell_id, attempt=attempt, boot_id=self._host.boot_id)
         bound = self._bound(settings)
         try:
+            started_at = utc_now()
+            self._ledger.append("cell.started", cell_id=cell.cell_id, attempt=attempt, boot_id=self._host.boot_id)
             order = Order(
                 spec=self._spec(cell, settings, attempt, model),
                 limits=self._limits(cell, settings),
@@ -217,15 +226,17 @@ class Sweep:
                 folder=folder,
                 bound=bound,
             )
-            self._attempt(cell, settings, order, started_at)
+            self._attempt(cell, settings, order, watchdog, started_at)
         finally:
             if bound is not None:
                 bound.remove()
 
-    def _attempt(self, cell: Cell, settings: Settings, order: Order, started_at: str) -> None:
-        watchdog = self._living_watchdog()
+    def _attempt(self, cell: Cell, settings: Settings, order: Order, watchdog: WatchdogLink, started_at: str) -> None:
         attempt = Attempt(order, self._page, self._page_fd, watchdog, self._interrupts)
-        outcome = attempt.run(self._show(cell, settings, order.spec.attempt))
+        try:
+            outcome = attempt.run(self._show(cell, settings, order.spec.attempt))
+        except OSError as error:
+            raise HostUnfit(f"a worker for {cell.cell_id} could not be started: {error}; then resume") from error
         record, judgement = record_of(
             cell,
             order,
@@ -264,6 +275,8 @@ class Sweep:
     def _living_watchdog(self) -> WatchdogLink:
         if self._watchdog is None:
             self._watchdog = WatchdogLink(self._page_fd)
+            ready = self._watchdog.ready
+            self._ledger.append("watchdog.started", pid=ready.pid, probe=ready.probe, backstops=ready.backstops)
         return self._watchdog
 
     def _show(self, cell: Cell, settings: Settings, attempt: int) -> Callable[[Glimpse], None]:

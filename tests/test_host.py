@@ -14,13 +14,12 @@ from orchestrator.host import _container_limit, boot_id, read_host
 
 
 def test_the_facts_are_this_machines() -> None:
-    host = read_host({"memory_lock": "verified"})
+    host = read_host()
     assert host.memory_bytes == psutil.virtual_memory().total
     assert 0 < host.usable_memory_bytes <= host.memory_bytes
     assert host.versions["mlx-lm"] == importlib.metadata.version("mlx-lm")
     assert host.boot_id == boot_id() != ""
     assert host.chip
-    assert host.watchdog == {"memory_lock": "verified"}
 
 
 def test_no_home_and_no_user_is_told() -> None:

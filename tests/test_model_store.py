@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -71,3 +72,10 @@ def test_a_folder_has_to_be_a_model(tmp_path: Path) -> None:
         resolve_folder(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     assert resolve_folder(tmp_path).path == tmp_path
+
+
+def test_a_download_is_ended_when_a_stop_is_wanted(hub_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and never answers
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(ModelUnavailable, match="org/tiny"):
+            resolve_hub("org/tiny", None, lambda: True)
