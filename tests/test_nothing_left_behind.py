@@ -102,11 +102,20 @@ def test_a_swap_file_fails_its_test_and_is_switched_off(tmp_path: Path) -> None:
         pytest.skip(f"no swap file can be used here: {probe.stderr.strip()}")
     subprocess.run(["swapoff", str(file)], check=True)
     try:
-        result = run_tests(tmp_path, f"def test_leaves_swap():\n    subprocess.run(['swapon', '{file}'], check=True)\n")
-        assert f"left behind: swap file {file}" in result.stdout
-        assert str(file) not in Path("/proc/swaps").read_text(encoding="utf-8")
+        result = run_tests(
+            tmp_path,
+            "import os\n"
+            "def test_leaves_swap():\n"
+            "    folder = pathlib.Path(f'wallfinder-swap-{os.getpid()}-left').resolve()\n"
+            "    folder.mkdir()\n"
+            f"    file = pathlib.Path({str(file)!r}).rename(folder / 'swap')\n"
+            "    subprocess.run(['swapon', str(file)], check=True)\n",
+        )
+        assert "left behind: swap file" in result.stdout
+        assert str(tmp_path) not in Path("/proc/swaps").read_text(encoding="utf-8")
     finally:
-        subprocess.run(["swapoff", str(file)], check=False, capture_output=True)
+        for left in tmp_path.rglob("swap"):
+            subprocess.run(["swapoff", str(left)], check=False, capture_output=True)
 
 
 def assert_gone(pid: int) -> None:
