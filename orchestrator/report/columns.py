@@ -67,7 +67,7 @@ def columns(rows: Sequence[CellRow], without: frozenset[str] = frozenset()) -> l
         _numbers("tpot", "TPOT", "ms", rows, lambda r: r.metrics.tpot_ms),
         _numbers("ttft", "TTFT", "s", rows, lambda r: r.metrics.ttft_s),
         _numbers("noise", "IQR/med", "%", rows, lambda r: _percent(r.metrics.robust_cv), decimals=1),
-        _numbers("peak", "peak", "GB", rows, peak_gb, mark=lambda r: "*" if footprint_only(r) else ""),
+        _numbers("peak", "peak", "GB", rows, peak_gb, mark=lambda r: "*" if shows_footprint(r) else ""),
         _numbers("share", "of mem", "%", rows, peak_share, decimals=1),
         _words("phase", "peak", rows, _peak_phase, unit="in"),
         _numbers("swap", "swap", "GB", rows, _swap_gb, decimals=2, signed=True),
@@ -126,14 +126,17 @@ def is_invalid(record: CellRecord) -> bool:
     return record.verdict is Verdict.COMPLETED and record.valid is False
 
 
-def footprint_only(record: CellRecord) -> bool:
-    """Whether the peak is the system's figure, because MLX's own never arrived."""
-    return record.metrics.peak_memory_bytes is None and record.peak_footprint_bytes is not None
+def shows_footprint(record: CellRecord) -> bool:
+    """Whether the peak shown is the system's figure: MLX's own never arrived, or is that of a broken cell's last mark."""
+    mlx, system = record.metrics.peak_memory_bytes, record.peak_footprint_bytes
+    if system is None:
+        return False
+    return mlx is None or (record.verdict is not Verdict.COMPLETED and system > mlx)
 
 
 def peak_bytes(record: CellRecord) -> int | None:
-    """MLX's peak; the system's footprint where that never arrived."""
-    return record.peak_footprint_bytes if footprint_only(record) else record.metrics.peak_memory_bytes
+    """MLX's peak; the system's footprint where that says more."""
+    return record.peak_footprint_bytes if shows_footprint(record) else record.metrics.peak_memory_bytes
 
 
 def peak_gb(record: CellRecord) -> float | None:

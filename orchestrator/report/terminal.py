@@ -21,7 +21,7 @@ from orchestrator.report.columns import (
     Column,
     columns,
     evidence_text,
-    footprint_only,
+    shows_footprint,
     is_invalid,
     verdict_text,
 )
@@ -186,7 +186,7 @@ def _named(cells: Sequence[str]) -> str:
 
 
 def _legend(rows: Sequence[CellRow], left_out: Sequence[str]) -> Iterator[Text]:
-    if any(row.closed and footprint_only(row.closed) for row in rows):
+    if any(row.closed and shows_footprint(row.closed) for row in rows):
         yield Text("* the worker's footprint as the system counts it; MLX's own peak is unknown", style="dim")
     if any(row.closed and row.closed.metrics.reps and row.verdict is not Verdict.COMPLETED for row in rows):
         yield Text("figures of a cell that did not complete are those of its whole reps", style="dim")
