@@ -127,7 +127,7 @@ def is_invalid(record: CellRecord) -> bool:
 
 
 def shows_footprint(record: CellRecord) -> bool:
-    """Whether the peak shown is the system's figure: MLX's own never arrived, or is that of a broken cell's last mark."""
+    """Whether the peak is the system's figure: MLX's own never arrived, or is a broken cell's last mark."""
     mlx, system = record.metrics.peak_memory_bytes, record.peak_footprint_bytes
     if system is None:
         return False

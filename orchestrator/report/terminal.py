@@ -21,8 +21,8 @@ from orchestrator.report.columns import (
     Column,
     columns,
     evidence_text,
-    shows_footprint,
     is_invalid,
+    shows_footprint,
     verdict_text,
 )
 from orchestrator.report.rows import CellRow, count_by_verdict, is_wall
@@ -187,7 +187,7 @@ def _named(cells: Sequence[str]) -> str:
 
 def _legend(rows: Sequence[CellRow], left_out: Sequence[str]) -> Iterator[Text]:
     if any(row.closed and shows_footprint(row.closed) for row in rows):
-        yield Text("* the worker's footprint as the system counts it; MLX's own peak is unknown", style="dim")
+        yield Text("* the worker's footprint as the system counts it, swapped memory included", style="dim")
     if any(row.closed and row.closed.metrics.reps and row.verdict is not Verdict.COMPLETED for row in rows):
         yield Text("figures of a cell that did not complete are those of its whole reps", style="dim")
     if left_out:
