@@ -137,6 +137,7 @@ class Sweep:
     # -- the loop
 
     def _loop(self) -> SweepEnd:
+        self._bring_models()
         left = self._left()
         if left:
             self._living_watchdog()
@@ -150,6 +151,21 @@ class Sweep:
                     self._pause(cell)
             left = self._left()
         return self._completed()
+
+    def _bring_models(self) -> None:
+        """Downloads what is missing before the first cell, so that no download runs beside a measurement.
+
+        A model that cannot be had is told once, and fails every cell of its variant.
+        """
+        for variant in dict.fromkeys(cell.variant for cell in self._left()):
+            self._stop_if_asked()
+            try:
+                self._models.source(self._plan.settings(variant))
+            except ModelUnavailable as error:
+                self._stop_if_asked()  # Ctrl-C in a download is no verdict on the model
+                for cell in self._left():
+                    if cell.variant == variant:
+                        self._record_unrun(cell, Verdict.FAILED, cause="model_unavailable", detail=str(error))
 
     def _left(self) -> tuple[Cell, ...]:
         return schedule.left_to_do(self._cells, self._history, self._retries)
@@ -206,12 +222,7 @@ class Sweep:
 
     def _run_cell(self, cell: Cell) -> None:
         settings = self._plan.settings(cell.variant)
-        try:
-            model = self._models.source(settings)
-        except ModelUnavailable as error:
-            self._stop_if_asked()  # Ctrl-C in a download is no verdict on the model
-            self._fail_variant(cell, str(error))
-            return
+        model = self._models.source(settings)
         attempt = self._history.attempts.get(cell.cell_id, 0) + 1
         watchdog = self._living_watchdog()
         folder = self._run.attempt_folder(cell.cell_id, attempt)
@@ -332,7 +343,6 @@ class Sweep:
         detail: str,
         remedy: str = "",
         dominated_by: str | None = None,
-        stops_variant: bool = False,
     ) -> None:
         self._record(
             dataclasses.replace(
@@ -341,15 +351,8 @@ class Sweep:
                 detail=detail,
                 remedy=remedy,
                 dominated_by=dominated_by,
-                stops_variant=stops_variant,
             )
         )
-
-    def _fail_variant(self, cell: Cell, text: str) -> None:
-        """A model that cannot be had is told once; every cell of the variant fails with it."""
-        for other in self._left():
-            if other.variant == cell.variant:
-                self._record_unrun(other, Verdict.FAILED, cause="model_unavailable", detail=text)
 
     def _settle_what_was_cut_off(self) -> None:
         for started in list(self._history.open.values()):

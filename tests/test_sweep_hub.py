@@ -1,0 +1,63 @@
+"""A sweep over a hub model: downloaded once, before the first cell; its commit pinned; workers offline."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+import pytest
+import yaml
+from fake_hub import COMMIT, fake_hub
+from mlx.utils import tree_flatten
+from mlx_lm.models import llama
+from sweeps import desk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "rms_norm_eps": 0.001,
+    "tie_word_embeddings": True,
+}
+
+
+def hub_files(folder: Path) -> dict[str, bytes]:
+    model = llama.Model(llama.ModelArgs.from_dict(CONFIG))
+    weights = dict(tree_flatten(model.parameters()))
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+    return {
+        "config.json": json.dumps(CONFIG).encode(),
+        "model.safetensors": (folder / "model.safetensors").read_bytes(),
+    }
+
+
+@pytest.mark.slow
+def test_a_hub_model_is_downloaded_once_and_measured_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    keys = {"model": "org/tiny", "contexts": [8], "gen_tokens": 4, "reps": 1, "warmup": 0}
+    absent = {"name": "absent", "model": "org/absent"}
+    plan = tmp_path / "night.yaml"
+    plan.write_text(yaml.safe_dump({**keys, "batches": [1, 2], "variants": [{"name": "tiny"}, absent]}))
+    with fake_hub("org/tiny", hub_files(tmp_path)) as (address, asked), desk(tmp_path) as at:
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        assert at.run(plan).returncode == 1
+        cells = {cell["cell_id"]: cell for cell in at.status()["cells"]}
+        assert [cells[f"tiny/c00008-b00{n}"]["verdict"] for n in (1, 2)] == ["completed", "completed"]
+        assert [cells[f"absent/c00008-b00{n}"]["cause"] for n in (1, 2)] == ["model_unavailable"] * 2
+        assert "RepositoryNotFoundError" in cells["absent/c00008-b001"]["detail"]
+        events = at.journal()
+        names = [e["event"] for e in events]
+        assert names.index("model.resolved") < names.index("cell.started")
+        assert next(e for e in events if e["event"] == "model.resolved")["revision"] == COMMIT
+        downloads = [path for path in asked if path.startswith("GET") and "model.safetensors" in path]
+        assert len(downloads) == 1
