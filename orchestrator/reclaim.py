@@ -1,6 +1,6 @@
 """Owns when a host is back near its baseline between two cells. Pure: readings and times come in as values.
 
-Does not wait and does not read; sweep.py does.
+Does not wait and does not read; cooldown.py does.
 """
 
 from __future__ import annotations
@@ -39,25 +39,31 @@ class Step:
 
 
 def moving(step: Step, memory_bytes: int) -> bool:
-    """Whether free memory still changes."""
-    before, after = step.before.memory_available_bytes, step.after.memory_available_bytes
-    if before is None or after is None:
-        return False
-    return abs(after - before) > _STABLE_FRAC * memory_bytes
+    """Whether available or wired memory still changes."""
+    pairs = (
+        (step.before.memory_available_bytes, step.after.memory_available_bytes),
+        (step.before.wired_bytes, step.after.wired_bytes),
+    )
+    return any(
+        before is not None and after is not None and abs(after - before) > _STABLE_FRAC * memory_bytes
+        for before, after in pairs
+    )
 
 
 def unsettled(baseline: Baseline, step: Step) -> str | None:
     """What keeps the host from taking the next cell, in words; None where nothing does.
 
-    Memory that stands still below the baseline for five seconds counts as settled: systems give swap back late,
-    and somebody may have opened a program. Paging and pressure have to be over in any case.
+    Available memory that stands still below the baseline for five seconds counts as settled: somebody may have
+    opened a program. Paging and pressure have to be over in any case, and wired memory has to come back: what a killed
+    worker left wired stays so until the machine is restarted.
     """
     if not _is_somebody_elses(step.after):
         trouble = _paging(baseline.memory_bytes, step) or _pressure(step)
         if trouble is not None:
             return trouble
-    if step.stood_still_s >= _STABLE_S:
-        return None
+    wired = _still_wired(baseline, step.after)
+    if wired is not None or step.stood_still_s >= _STABLE_S:
+        return wired
     return _short_of_memory(baseline, step.after)
 
 
@@ -95,11 +101,14 @@ def _pressure(step: Step) -> str | None:
 
 
 def _short_of_memory(baseline: Baseline, after: HostReading) -> str | None:
-    near = _NEAR_FRAC * baseline.memory_bytes
     had, has = baseline.reading.memory_available_bytes, after.memory_available_bytes
-    if had is not None and has is not None and had - has > near:
-        return f"{(had - has) / 1e9:.2f} GB of memory have not come back"
-    wired_before, wired = baseline.reading.wired_bytes, after.wired_bytes
-    if wired_before is not None and wired is not None and wired - wired_before > near:
-        return f"{(wired - wired_before) / 1e9:.2f} GB are still wired"
-    return None
+    if had is None or has is None or had - has <= _NEAR_FRAC * baseline.memory_bytes:
+        return None
+    return f"{(had - has) / 1e9:.2f} GB of memory have not come back"
+
+
+def _still_wired(baseline: Baseline, after: HostReading) -> str | None:
+    had, has = baseline.reading.wired_bytes, after.wired_bytes
+    if had is None or has is None or has - had <= _NEAR_FRAC * baseline.memory_bytes:
+        return None
+    return f"{(has - had) / 1e9:.2f} GB are still wired"
