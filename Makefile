@@ -26,7 +26,8 @@ lint: setup
 	$(BIN)/ruff format --check .
 
 types: setup
-	$(BIN)/mypy
+	$(BIN)/mypy --platform linux
+	$(BIN)/mypy --platform darwin
 
 imports: setup
 	$(BIN)/lint-imports

@@ -8,13 +8,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import selectors
 import signal
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.child import Child
+from orchestrator.jetsam import report_since
 from orchestrator.watchdog import wire
 from orchestrator.watching import WatchdogGone, WatchdogLink
 from orchestrator.worker_log import WorkerLog
@@ -34,6 +37,7 @@ _SILENT_WATCHDOG_S = 60.0
 _RELEASE_S = 20.0
 _UNKILLABLE_S = 45.0  # as long as the watchdog's own ladder may take
 _MAX_LINE_BYTES = 64 * 1024 * 1024
+_READS_AT_ONCE = 16
 
 
 class Bound(Protocol):
@@ -60,7 +64,11 @@ class Order:
 
 @dataclass(slots=True)
 class Outcome:
-    """What is known when an attempt is over. `exit_status` is None where the worker could not be ended."""
+    """What is known when an attempt is over.
+
+    `exit_status` is None where the worker could not be ended. `acted` is why the watchdog began to end it, also where
+    it died before it could say more; `asked_cause` why we asked it to.
+    """
 
     exit_status: int | None = None
     hello: protocol.Hello | None = None
@@ -70,8 +78,11 @@ class Outcome:
     torn: bool = False
     released: wire.Released | None = None
     watchdog_died: bool = False
+    acted: wire.Acted | None = None
+    asked_cause: str | None = None
     telemetry: Telemetry | None = None
     log_tail: str = ""
+    jetsam_report: str | None = None
     duration_s: float = 0.0
 
 
@@ -102,6 +113,7 @@ class Attempt:
         self._swap_bytes: int | None = None
         self._killed_at: float | None = None
         self._watched = False
+        self._came = False
         self._unkillable = False
 
     def run(self, show: Callable[[Glimpse], None]) -> Outcome:
@@ -110,7 +122,7 @@ class Attempt:
         Raises:
             OSError: no process, descriptor or file could be had; nothing was started.
         """
-        started = time.monotonic()
+        started, started_at_s = time.monotonic(), time.time()
         serial = self._order.spec.serial
         self._page.lay(serial)
         log = WorkerLog(self._order.folder / "worker.log")
@@ -130,6 +142,8 @@ class Attempt:
         with contextlib.suppress(OSError):  # a full disk must not cost the verdict
             self._outcome.log_tail = log.tail()
             log.close()
+        if sys.platform == "darwin" and self._outcome.exit_status == -signal.SIGKILL:
+            self._outcome.jetsam_report = report_since(started_at_s)
         self._outcome.duration_s = time.monotonic() - started
         return self._outcome
 
@@ -147,22 +161,21 @@ class Attempt:
     def _wait(self, child: Child, log: WorkerLog, show: Callable[[], None]) -> None:
         """Until the worker is dead, or cannot be killed."""
         with selectors.DefaultSelector() as selector:
-            selector.register(child.result_fd, selectors.EVENT_READ)
-            selector.register(self._watchdog.fd, selectors.EVENT_READ)
-            selector.register(self._interrupts.fd, selectors.EVENT_READ)
-            if child.notice.fd is not None:
-                selector.register(child.notice.fd, selectors.EVENT_READ)
+            for fd in (child.result_fd, self._watchdog.fd, self._interrupts.fd, child.notice.fd):
+                if fd is not None:
+                    selector.register(fd, selectors.EVENT_READ)
+            listening = True
             shown_at = 0.0
             while not child.notice.died() and not self._unkillable:
                 ready = {key.fd for key, _ in selector.select(_TICK_S)}
                 if child.result_fd in ready and not self._read_results(child):
                     selector.unregister(child.result_fd)
-                if not self._outcome.watchdog_died and not self._hear(child):
+                if listening and not self._hear(child):
                     selector.unregister(self._watchdog.fd)
+                    listening = False
                 self._pass_on_interrupts(child)
                 self._end_a_worker_that_is_done(child)
-                if self._killed_at is not None and time.monotonic() - self._killed_at > _UNKILLABLE_S:
-                    self._unkillable = True
+                self._give_up_a_worker_that_does_not_die()
                 if time.monotonic() - shown_at >= _TICK_S:
                     shown_at = time.monotonic()
                     with contextlib.suppress(OSError):
@@ -171,17 +184,29 @@ class Attempt:
 
     def _finish(self, child: Child) -> None:
         """Collects the rest and reaps. The group is emptied while the dead leader still pins its number."""
-        self._read_results(child)
-        if self._line:
-            self._outcome.torn = True
-        if self._unkillable:
+        while self._read_results(child) and len(self._line) < _MAX_LINE_BYTES and self._came:
+            pass
+        self._outcome.torn = self._outcome.torn or bool(self._line)
+        if not child.notice.died():  # unkillable, or our own failure on the way: nothing may outlive it
+            self._kill(child)
+        if not self._dies(child):
             child.release()
             return
-        if not child.notice.died():  # our own failure on the way: nothing may outlive it
-            self._kill(child)
         self._await_release(child)
+        if self._outcome.watchdog_died:
+            self._watchdog.kill()  # or it may wake up later, and signal a number that is somebody else's by then
         self._kill(child)
         self._outcome.exit_status = child.reap()
+
+    def _dies(self, child: Child) -> bool:
+        """Waits for the worker's death: not at all for one that was given up already."""
+        deadline = time.monotonic() + (0.0 if self._unkillable else _UNKILLABLE_S)
+        while not child.notice.died():
+            if time.monotonic() >= deadline:
+                self._unkillable = True
+                return False
+            select.select([fd for fd in (child.notice.fd,) if fd is not None], [], [], _TICK_S)
+        return True
 
     def _await_release(self, child: Child) -> None:
         if self._outcome.watchdog_died or not self._watched:
@@ -201,19 +226,28 @@ class Attempt:
     # -- what comes in
 
     def _read_results(self, child: Child) -> bool:
-        """Takes in what the worker has written. False at the end of the stream."""
-        while True:
+        """Takes in some of what the worker has written; `_came` says whether there was any. False at the end.
+
+        A bounded amount, so that a worker that writes without end keeps nobody from stopping it.
+        """
+        self._came = False
+        for _ in range(_READS_AT_ONCE):
             try:
                 data = os.read(child.result_fd, 1 << 16)
             except BlockingIOError:
                 return True
             if not data:
                 return False
+            self._came = True
             self._line += data
-            *lines, rest = bytes(self._line).split(b"\n")
-            self._line = bytearray(rest[:_MAX_LINE_BYTES])
-            for line in lines:
-                self._take(line)
+            if b"\n" in data:
+                *lines, rest = bytes(self._line).split(b"\n")
+                self._line = bytearray(rest)
+                for line in lines:
+                    self._take(line)
+            elif len(self._line) > _MAX_LINE_BYTES:
+                self._line.clear()  # what follows will not parse, and says that the stream is torn
+        return True
 
     def _take(self, line: bytes) -> None:
         try:
@@ -234,6 +268,8 @@ class Attempt:
 
     def _hear(self, child: Child) -> bool:
         """Takes in what the watchdog has said. False where it is gone or silent: then the worker is killed."""
+        if self._outcome.watchdog_died:
+            return False
         try:
             for message in self._watchdog.receive():
                 self._heed(message)
@@ -255,6 +291,8 @@ class Attempt:
                 with contextlib.suppress(OSError):  # a full disk costs samples, not the attempt
                     self._samples.write("".join(f"{line}\n" for line in lines).encode())
                     self._samples.flush()
+            case wire.Acted():
+                self._outcome.acted = message
             case wire.Rung(name="unkillable"):
                 self._unkillable = True
             case wire.Released():
@@ -278,7 +316,12 @@ class Attempt:
             self._gone_quiet_at = None
             self._stop(child, "exit_hang", hurry=False)
 
+    def _give_up_a_worker_that_does_not_die(self) -> None:
+        if self._killed_at is not None and time.monotonic() - self._killed_at > _UNKILLABLE_S:
+            self._unkillable = True
+
     def _stop(self, child: Child, cause: str, *, hurry: bool) -> None:
+        self._outcome.asked_cause = self._outcome.asked_cause or cause
         self._tell(wire.StopWorker(self._order.spec.serial, cause, hurry), child)
 
     def _tell(self, message: wire.WireMessage, child: Child) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from orchestrator.evidence import Figure
-    from orchestrator.watchdog.wire import Released
+    from orchestrator.watchdog.wire import Acted, Released
 
 _TAIL_CHARACTERS = 65_536
 _LAST_LINES = 3
@@ -44,7 +44,8 @@ class AttemptFacts:
 
     `platform` is `sys.platform` of the host; `exit_status` the return code as `subprocess` gives it
     (negative: signal), None where the process was never reaped. `released` is None where the watchdog could
-    not say anything any more; `stop_cause` is what the orchestrator itself had asked for. `log_tail` is
+    not say anything any more, `acted` what it had said when it began to end the worker; `stop_cause` is what the
+    orchestrator itself had asked for. `log_tail` is
     decoded with errors replaced. `phase`, `rep` (from 0) and `step` are the telemetry page's last.
     `jetsam_report` names a macOS JetsamEvent report that is newer than the attempt's start.
     """
@@ -62,14 +63,16 @@ class AttemptFacts:
     rep: int | None = None
     step: int | None = None
     watchdog_died: bool = False
-    suspended_s: float = 0.0
+    acted: Acted | None = None
     stop_cause: str | None = None
     jetsam_report: str | None = None
 
     @property
     def cause(self) -> str | None:
         """Why we ended it; None where it ended by itself."""
-        return (self.released.cause if self.released else None) or self.stop_cause
+        if self.released is not None:
+            return self.released.cause
+        return self.acted.cause if self.acted else self.stop_cause
 
     @property
     def memory_evidence(self) -> Mapping[str, Figure]:
@@ -79,7 +82,7 @@ class AttemptFacts:
     @property
     def slept_s(self) -> float:
         """How long the machine slept during the attempt, in seconds."""
-        return max(self.suspended_s, self.released.suspended_s if self.released else 0.0)
+        return self.released.suspended_s if self.released else 0.0
 
     @property
     def signal(self) -> str | None:
@@ -105,7 +108,7 @@ class AttemptFacts:
     def evidence(self) -> dict[str, Figure]:
         """Why the watchdog acted comes first, then what else it saw of memory trouble."""
         if self.released is None:
-            return {}
+            return dict(self.acted.evidence) if self.acted else {}
         return {**self.released.evidence, **self.memory_evidence}
 
     @property

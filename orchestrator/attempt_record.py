@@ -125,5 +125,8 @@ def _facts(order: Order, outcome: Outcome) -> verdict.AttemptFacts:
         reps_expected=order.spec.reps,
         reps_measured=len(outcome.reps),
         watchdog_died=outcome.watchdog_died,
+        acted=outcome.acted,
+        jetsam_report=outcome.jetsam_report,
+        stop_cause=outcome.asked_cause,
         platform=sys.platform,
     )

@@ -6,7 +6,6 @@ Does not kill what is inside (the watchdog does), and reads no measurements (wat
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import time
@@ -106,9 +105,9 @@ def _lends_memory(parent: Path) -> bool:
         if "memory" in (parent / "cgroup.subtree_control").read_text(encoding="ascii").split():
             return True
         (parent / "cgroup.subtree_control").write_text("+memory", encoding="ascii")
+        return "memory" in (parent / "cgroup.subtree_control").read_text(encoding="ascii").split()
     except OSError:
         return False
-    return "memory" in (parent / "cgroup.subtree_control").read_text(encoding="ascii").split()
 
 
 class WorkerCgroup:
@@ -204,15 +203,13 @@ class WorkerCgroup:
 
 
 def _rmdir(directory: Path) -> bool:
-    """Removes a group; False where something is still inside."""
+    """Removes a group; False where something is still inside, or it is not ours to remove."""
     try:
         directory.rmdir()
     except FileNotFoundError:
         return True
-    except OSError as error:
-        if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
-            return False
-        raise
+    except OSError:
+        return False
     return True
 
 
@@ -232,9 +229,8 @@ def remove_stale() -> list[str]:
             owner = _NAME.match(directory.name)
             if owner is None or _is_alive(int(owner[1])):
                 continue
-            with contextlib.suppress(OSError):  # another user's
-                if _rmdir(directory):
-                    removed.append(str(directory))
+            if _rmdir(directory):
+                removed.append(str(directory))
     return removed
 
 

@@ -18,7 +18,8 @@ from worker.protocol import WorkerSpec, encode_spec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# A worker's environment: workers never talk to a hub, and this switch wedges the GPU when a worker dies (mlx#3830).
+# Workers never talk to a hub, whatever a plan's `env` says. What is taken out may be put back by a plan that names it:
+# that Metal switch wedges the GPU when a worker dies (ml-explore/mlx#3830).
 _FORCED_ENV = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 _SCRUBBED_ENV = ("MLX_METAL_FAST_SYNCH", "PYTHONSTARTUP", "PYTHONINSPECT")
 
@@ -34,7 +35,7 @@ class ExitNotice:
         """Whether the child is dead. Does not wait."""
         if self.fd is not None:
             return bool(select.select([self.fd], [], [], 0)[0])
-        return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        return _waited(self._pid)
 
     def close(self) -> None:
         """Releases the descriptor."""
@@ -47,18 +48,28 @@ def _death_fd(pid: int) -> int | None:
     if sys.platform == "darwin":
         queue = select.kqueue()
         event = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)
-        with contextlib.closing(queue):
-            try:
-                queue.control([event], 0, 0)
-            except ProcessLookupError:  # dead already: a pipe at its end is always readable, and says so
-                fd, write_fd = os.pipe()
-                os.close(write_fd)
-                return fd
+        try:
+            queue.control([event], 0, 0)
             return os.dup(queue.fileno())
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None
+        except ProcessLookupError:  # dead already: a pipe at its end is always readable, and says so
+            fd, write_fd = os.pipe()
+            os.close(write_fd)
+            return fd
+        finally:
+            queue.close()
+    else:
+        try:
+            return os.pidfd_open(pid)
+        except (AttributeError, OSError):
+            return None
+
+
+def _waited(pid: int) -> bool:
+    """Whether a child is dead, by asking the kernel, without reaping it."""
+    if sys.platform == "darwin":  # has its descriptor; os.waitid is there from Python 3.13 only
+        return False
+    else:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 class Child:
@@ -73,37 +84,28 @@ class Child:
         Raises:
             OSError: no process or descriptor could be had.
         """
-        result_read, result_write = os.pipe()
-        control_read, self._control_fd = os.pipe()
-        self.result_fd = result_read
-        try:
+        with contextlib.ExitStack() as undo:
+            self.result_fd, result_write = _pipe(undo)
+            control_read, self._control_fd = _pipe(undo)
+            os.set_blocking(self.result_fd, False)
+            command = [sys.executable, "-P", "-m", "worker"]
+            fds = {"--page-fd": page_fd, "--control-fd": control_read, "--result-fd": result_write}
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "worker",
-                    *("--page-fd", str(page_fd)),
-                    *("--control-fd", str(control_read)),
-                    *("--result-fd", str(result_write)),
-                ],
+                [*command, *(word for name, fd in fds.items() for word in (name, str(fd)))],
                 stdin=subprocess.DEVNULL,
                 stdout=log_fd,
                 stderr=log_fd,
-                pass_fds=(page_fd, control_read, result_write),
+                pass_fds=tuple(fds.values()),
                 start_new_session=True,
                 env=_worker_env(env),
             )
-        except OSError:
-            os.close(result_read)
-            os.close(self._control_fd)
-            raise
-        finally:
-            os.close(result_write)
-            os.close(control_read)
-        os.set_blocking(result_read, False)
-        self.pid = self._process.pid
-        self.notice = ExitNotice(self.pid)
+            self.pid = self._process.pid
+            undo.callback(self._process.wait)
+            undo.callback(self._process.kill)
+            self.notice = ExitNotice(self.pid)
+            undo.pop_all()
+        os.close(result_write)
+        os.close(control_read)
 
     def send(self, spec: WorkerSpec) -> None:
         """Lets the worker begin. A worker that is dead already is no error: its death is the result."""
@@ -131,6 +133,14 @@ class Child:
         os.close(self._control_fd)
 
 
+def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe that `undo` closes, unless it is told that all went well."""
+    ends = os.pipe()
+    for fd in ends:
+        undo.callback(os.close, fd)
+    return ends
+
+
 def _worker_env(extra: Mapping[str, str]) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key not in _SCRUBBED_ENV}
-    return {**kept, **_FORCED_ENV, **extra}
+    return {**kept, **extra, **_FORCED_ENV}

@@ -31,7 +31,7 @@ from orchestrator.plan.view import plan_json, plan_text
 from orchestrator.records import CellRecord, Verdict
 from orchestrator.report.rows import CellRow
 from orchestrator.report.status_json import status_document
-from orchestrator.report.terminal import result_console, result_table
+from orchestrator.report.terminal import fall_silent, result_console, result_table
 from orchestrator.run_lock import RunLock, is_held
 from orchestrator.show import LiveShow
 from orchestrator.sweep import Sweep, SweepEnd
@@ -130,14 +130,15 @@ def _accept_plan(run: RunDirectory, plan: Plan, *, extend: bool) -> None:
     difference = plan_difference(frozen, plan)
     if not difference:
         return
-    added_only = only_adds_cells(frozen, plan)
-    if extend and added_only:
+    comparable = only_adds_cells(frozen, plan)
+    adds_cells = set(plan.cells()) != set(frozen.cells())
+    if comparable and (extend or not adds_cells):  # what does not touch a measurement may change at any time
         run.freeze_plan(plan_to_yaml(plan))
         return
     shown = "\n  ".join(difference)
     remedy = (
         "`--extend` adds the new cells to it"
-        if added_only
+        if comparable
         else "what was measured would not be comparable; give the new plan another --name"
     )
     raise PlanChanged(f"{run.path}: was started with another plan:\n  {shown}\n{remedy}")
@@ -197,8 +198,11 @@ def _row(cell: Cell, history: History, *, running: bool) -> CellRow:
 
 def _print_table(run: RunDirectory, state: str, rows: list[CellRow]) -> None:
     console = result_console(sys.stdout)
-    console.print(f"{run.path}: {state}\n", soft_wrap=True)
-    console.print(result_table(rows))
+    try:
+        console.print(f"{run.path}: {state}\n", soft_wrap=True)
+        console.print(result_table(rows))
+    except OSError:  # the terminal was closed: the ledger has it all
+        fall_silent(sys.stdout)
 
 
 def _state(plan: Plan, history: History, *, running: bool) -> str:

@@ -22,16 +22,16 @@ _PATTERNS = [
 ]
 
 
-def fetch(repo: str, revision: str | None) -> dict[str, str]:
+def fetch(repo: str, revision: str | None) -> dict[str, str | bool]:
     """Brings a repository's files into the hub cache, or finds them there.
 
     Returns:
-        `{"path": folder, "revision": commit}`, or `{"error": text, "remedy": text}`.
+        `{"path": folder, "revision": commit}`, or `{"error": text, "remedy": text}`, with `"transient": true` where
+        another try may end otherwise.
     """
     from huggingface_hub import snapshot_download  # costs 30 MB and 0.3 s: only in this process
     from huggingface_hub.errors import (
         GatedRepoError,
-        HfHubHTTPError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
@@ -48,14 +48,16 @@ def fetch(repo: str, revision: str | None) -> dict[str, str]:
     except RevisionNotFoundError as error:
         return _refusal(error, "check `revision`: a branch, a tag or a commit of that repository")
     except LocalEntryNotFoundError as error:
-        return _refusal(error, "the hub was not reached and the model is not in the cache; check the network")
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        return _refusal(error, "check the network and the disk, then run again: finished files are kept")
+        return _refusal(error, "the hub was not reached and the model is not in the cache; check the network", True)
+    # The boundary of this process: whatever the hub client and its HTTP library raise has to become an answer.
+    except Exception as error:  # noqa: BLE001 - see above
+        return _refusal(error, "check the network and the disk; finished files are kept", True)
     return {"path": path, "revision": path.rstrip("/").rsplit("/", 1)[-1]}
 
 
-def _refusal(error: Exception, remedy: str) -> dict[str, str]:
-    return {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}", "remedy": remedy}
+def _refusal(error: Exception, remedy: str, transient: bool = False) -> dict[str, str | bool]:
+    said = str(error).strip().splitlines() or ["no reason given"]
+    return {"error": f"{type(error).__name__}: {said[0]}", "remedy": remedy, "transient": transient}
 
 
 if __name__ == "__main__":

@@ -50,9 +50,15 @@ class PlanChanged(LedgerError):
 
 
 class ModelUnavailable(WallfinderError):
-    """The model could not be found or downloaded."""
+    """There is no such model, or it may not be had: another try would end the same."""
 
     exit_code = Exit.CELLS_FAILED
+
+
+class ModelUnreachable(WallfinderError):
+    """The model could not be brought this time: the network, the disk or the hub; another time it may."""
+
+    exit_code = Exit.HOST
 
 
 class HostUnfit(WallfinderError):

@@ -75,10 +75,11 @@ def boot_id() -> str:
     """Names this boot of the machine; another value means that it went down in between. Empty if unknown."""
     if sys.platform == "darwin":
         return _sysctl_text("kern.bootsessionuuid")
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
+    else:
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        except OSError:
+            return ""
 
 
 def _swap() -> tuple[int | None, int | None]:
@@ -102,14 +103,17 @@ def _versions() -> dict[str, str]:
 def _chip() -> str:
     if sys.platform == "darwin":
         return _sysctl_text("machdep.cpu.brand_string")
+    else:
+        return _chip_in_cpuinfo(Path("/proc/cpuinfo")) or platform.processor()
+
+
+def _chip_in_cpuinfo(path: Path) -> str:
     try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() in ("model name", "Model"):
-                return value.strip()
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        pass
-    return platform.processor()
+        return ""
+    pairs = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in pairs if key.strip() in ("model name", "Model")), "")
 
 
 def _container_limit(cgroup_root: Path, membership: Path) -> int | None:

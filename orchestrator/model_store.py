@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import ModelUnavailable
+from orchestrator.errors import ModelUnavailable, ModelUnreachable
 from worker.protocol import ModelSource
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class ModelStore:
         """The model of a cell on this disk; a hub model is downloaded once.
 
         Raises:
-            ModelUnavailable: it cannot be had.
+            ModelUnavailable: there is no such model, or it may not be had.
+            ModelUnreachable: it could not be brought this time.
         """
         model = settings.model_ref
         if model.synthetic is not None:
@@ -78,7 +79,8 @@ def resolve_hub(repo: str, revision: str | None, stop_wanted: Callable[[], bool]
     Where a stop is wanted the download is ended; the files that it had finished are kept.
 
     Raises:
-        ModelUnavailable: it cannot be had; the message says why and what to do.
+        ModelUnavailable: there is no such model, or it may not be had; the message says what to do.
+        ModelUnreachable: it could not be brought this time.
     """
     command = [sys.executable, "-P", "-m", "orchestrator.download", repo]
     with subprocess.Popen([*command, *([revision] if revision else [])], stdout=subprocess.PIPE) as process:
@@ -86,11 +88,12 @@ def resolve_hub(repo: str, revision: str | None, stop_wanted: Callable[[], bool]
     try:
         answer = json.loads(told)
     except ValueError:
-        raise ModelUnavailable(
-            f"model: {repo}: the download ended without an answer (status {process.returncode}); run again, it goes on"
+        raise ModelUnreachable(
+            f"model: {repo}: the download ended without an answer (status {process.returncode}); resume, it goes on"
         ) from None
     if "error" in answer:
-        raise ModelUnavailable(f"model: {repo}: {answer['error']}; {answer['remedy']}")
+        kind = ModelUnreachable if answer["transient"] else ModelUnavailable
+        raise kind(f"model: {repo}: {answer['error']}; {answer['remedy']}")
     return Resolved(repo, Path(answer["path"]), answer["revision"])
 
 

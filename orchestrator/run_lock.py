@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import time
 from typing import TYPE_CHECKING, Self
 
 from orchestrator.errors import LedgerError, RunLocked
@@ -14,6 +15,9 @@ from orchestrator.errors import LedgerError, RunLocked
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
+
+
+_PATIENCE_S = 0.5
 
 
 class RunLock:
@@ -36,7 +40,7 @@ class RunLock:
         except OSError as error:
             raise LedgerError(f"{self._path}: cannot be opened for writing: {error.strerror}") from error
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take()
         except OSError as error:
             os.close(self._fd)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
@@ -48,6 +52,19 @@ class RunLock:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "since": self._now}).encode(), 0)
         return self
+
+    def _take(self) -> None:
+        """Takes it, with a little patience: `status` looks whether it is held by sharing it for a moment."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.02)
+            else:
+                return
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -67,7 +84,7 @@ class RunLock:
 
 
 def is_held(run: Path) -> bool:
-    """Whether a live sweep holds the run directory. Takes nothing and changes nothing."""
+    """Whether a live sweep holds the run directory. Shares the lock for a moment, and changes nothing."""
     try:
         fd = os.open(run / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

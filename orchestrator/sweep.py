@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime as dt
 import os
 import shutil
 import signal
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +20,8 @@ from orchestrator.attempt import Attempt, Glimpse, Order
 from orchestrator.attempt_record import record_of, result_document
 from orchestrator.cgroup import WorkerCgroup, remove_stale
 from orchestrator.cooldown import CoolDown
-from orchestrator.errors import Exit, HostUnfit, LedgerUnwritable, ModelUnavailable
+from orchestrator.deadline import Deadline
+from orchestrator.errors import Exit, HostUnfit, LedgerUnwritable, ModelUnavailable, ModelUnreachable
 from orchestrator.history import SCHEMA
 from orchestrator.ledger import Ledger, utc_now
 from orchestrator.model_store import ModelStore
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _FREE_DISK_FLOOR_BYTES = 64 * 1024 * 1024
+_RETRY = "mend it, then `wallfinder resume RUN --retry failed`"
 _REPEATS = 3  # of an attempt that nobody can be blamed for: a lost watchdog, a machine that slept
 
 
@@ -92,14 +92,14 @@ class Sweep:
         self._history = ledger.history
         self._cells = schedule.ordered(plan.cells(), plan.order)
         self._retries = schedule.Retries(plan.retries.crashed, plan.retries.failed)
-        self._models = ModelStore(ledger, lambda: interrupts.wanted)
+        self._models = ModelStore(ledger, self._is_stop_wanted)
         self._page_fd = create_page_fd()
         self._page = TelemetryPage(self._page_fd)
         self._watchdog: WatchdogLink | None = None
         self._serial = 0
         self._blameless = 0
         self._contaminated = False
-        self._deadline_s = _deadline_s(plan)
+        self._deadline = Deadline(plan.deadline)
         self._cooldown = CoolDown(plan.cooldown, host.usable_memory_bytes)
 
     def run(self) -> SweepEnd:
@@ -155,17 +155,22 @@ class Sweep:
     def _bring_models(self) -> None:
         """Downloads what is missing before the first cell, so that no download runs beside a measurement.
 
-        A model that cannot be had is told once, and fails every cell of its variant.
+        A model that there is not fails every cell of its variant. One that was not reached this time stops the sweep,
+        and leaves the cells open for the next.
         """
         for variant in dict.fromkeys(cell.variant for cell in self._left()):
             self._stop_if_asked()
             try:
                 self._models.source(self._plan.settings(variant))
+            except ModelUnreachable as error:
+                self._stop_if_asked()  # a stop that was asked for is why the download ended
+                raise StopSweep(SweepEnd(Exit.HOST, "stopped", f"{error}; then resume")) from error
             except ModelUnavailable as error:
-                self._stop_if_asked()  # Ctrl-C in a download is no verdict on the model
                 for cell in self._left():
                     if cell.variant == variant:
-                        self._record_unrun(cell, Verdict.FAILED, cause="model_unavailable", detail=str(error))
+                        self._record_unrun(
+                            cell, Verdict.FAILED, cause="model_unavailable", detail=str(error), remedy=_RETRY
+                        )
 
     def _left(self) -> tuple[Cell, ...]:
         return schedule.left_to_do(self._cells, self._history, self._retries)
@@ -177,10 +182,13 @@ class Sweep:
             return SweepEnd(Exit.CELLS_FAILED, "complete", f"{broken} of {len(last)} cells crashed or failed")
         return SweepEnd(Exit.COMPLETE, "complete", f"{len(last)} cells answered")
 
+    def _is_stop_wanted(self) -> bool:
+        return self._interrupts.wanted or self._deadline.has_passed()
+
     def _stop_if_asked(self) -> None:
         if self._interrupts.wanted:
             raise StopSweep(interrupted_end(self._interrupts))
-        if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
+        if self._deadline.has_passed():
             raise StopSweep(SweepEnd(Exit.DEADLINE, "stopped", "the plan's deadline has passed"))
         free = self._free_disk_bytes()
         if self._ledger.disk_full or free < _FREE_DISK_FLOOR_BYTES:
@@ -322,8 +330,9 @@ class Sweep:
             kv_bits=settings.kv_bits,
             kv_group_size=settings.kv_group_size,
             wired_limit=settings.wired_limit,
-            # Behind the watchdog, never before it: it ends a worker whose watchers are gone or paged out.
-            backstop_s=max(60.0, 4 * settings.watchdog.stall.hard_s),
+            # Behind the watchdog, which allows five times as long, never before it: the worker's own timer is for a
+            # worker whose watchers are gone or paged out.
+            backstop_s=max(60.0, 6 * settings.watchdog.stall.hard_s),
             fault=schedule.fault_for(settings.faults, cell.cell_id, attempt),
         )
 
@@ -375,13 +384,6 @@ class Sweep:
                 "not stand. Free the memory or reboot, then resume (or set cooldown.on_timeout: mark)"
             )
             raise StopSweep(SweepEnd(Exit.HOST, "stopped", reason))
-
-
-def _deadline_s(plan: Plan) -> float | None:
-    """The plan's deadline on the monotonic clock, counted from now."""
-    if plan.deadline is None:
-        return None
-    return time.monotonic() + plan.deadline.seconds_after(dt.datetime.now(dt.UTC))
 
 
 def interrupted_end(interrupts: Interrupts) -> SweepEnd:

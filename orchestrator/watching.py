@@ -6,9 +6,7 @@ Does not judge what the watchdog says. A watchdog that died or fell silent is re
 from __future__ import annotations
 
 import contextlib
-import os
 import select
-import signal
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _START_LIMIT_S = 60.0
+_KILL_LIMIT_S = 5.0
 
 
 class WatchdogGone(Exception):
@@ -36,8 +35,12 @@ class WatchdogLink:
         Raises:
             HostUnfit: it did not come up.
         """
-        self._process, self._socket = spawn_watchdog(page_fd)
+        try:
+            self._process, self._socket = spawn_watchdog(page_fd)
+        except OSError as error:
+            raise HostUnfit(f"the watchdog process could not be started: {error}; nothing is run without it") from error
         self._buffer = bytearray()
+        self._closed = False
         self.heard_at_s = time.monotonic()
         try:
             self.ready = self._await_ready()
@@ -49,11 +52,6 @@ class WatchdogLink:
     def fd(self) -> int:
         """The socket's descriptor, for a selector."""
         return self._socket.fileno()
-
-    @property
-    def pid(self) -> int:
-        """The watchdog's process id."""
-        return self._process.pid
 
     def send(self, message: wire.WireMessage) -> None:
         """Says something to the watchdog.
@@ -73,23 +71,15 @@ class WatchdogLink:
         Raises:
             WatchdogGone: it has closed its end.
         """
-        self._socket.setblocking(False)
-        while True:
-            try:
-                data = self._socket.recv(1 << 16)
-            except BlockingIOError:
-                break
-            except OSError as error:
-                raise WatchdogGone from error
-            if not data:
-                raise WatchdogGone
-            self._buffer += data
+        self._take_in()
         *lines, rest = bytes(self._buffer).split(b"\n")
         self._buffer = bytearray(rest)
         if lines:
             self.heard_at_s = time.monotonic()
         for line in lines:
             yield wire.decode(line)
+        if self._closed:
+            raise WatchdogGone
 
     def close(self) -> None:
         """Lets the watchdog end by itself; kills it if it does not."""
@@ -102,11 +92,25 @@ class WatchdogLink:
             self.kill()
 
     def kill(self) -> None:
-        """Ends a watchdog that cannot be trusted any more, stopped ones included."""
+        """Ends a watchdog that cannot be trusted any more, stopped ones included. May be called twice.
+
+        One that even SIGKILL does not end at once is left to the kernel: it signals nobody any more.
+        """
         self._socket.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=_KILL_LIMIT_S)
+
+    def _take_in(self) -> None:
+        self._socket.setblocking(False)
+        try:
+            while data := self._socket.recv(1 << 16):
+                self._buffer += data
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._closed = True
 
     def _await_ready(self) -> wire.Ready:
         deadline = time.monotonic() + _START_LIMIT_S

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from fake_hub import COMMIT, fake_hub
 
-from orchestrator.errors import ModelUnavailable
+from orchestrator.errors import ModelUnavailable, ModelUnreachable
 from orchestrator.model_store import resolve_folder, resolve_hub
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def test_a_model_that_is_not_there_says_so(hub_cache: Path, monkeypatch: pytest.
 
 def test_a_hub_that_is_not_reached_says_so(hub_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(ModelUnavailable, match=r"org/tiny: .*network"):
+    with pytest.raises(ModelUnreachable, match=r"org/tiny: .*network"):
         resolve_hub("org/tiny", None)
 
 
@@ -77,5 +77,5 @@ def test_a_folder_has_to_be_a_model(tmp_path: Path) -> None:
 def test_a_download_is_ended_when_a_stop_is_wanted(hub_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and never answers
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        with pytest.raises(ModelUnavailable, match="org/tiny"):
+        with pytest.raises(ModelUnreachable, match="org/tiny"):
             resolve_hub("org/tiny", None, lambda: True)

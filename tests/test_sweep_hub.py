@@ -61,3 +61,21 @@ def test_a_hub_model_is_downloaded_once_and_measured_offline(tmp_path: Path, mon
         assert next(e for e in events if e["event"] == "model.resolved")["revision"] == COMMIT
         downloads = [path for path in asked if path.startswith("GET") and "model.safetensors" in path]
         assert len(downloads) == 1
+
+
+def test_a_hub_that_was_not_reached_leaves_the_cells_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with desk(tmp_path) as at:
+        plan = at.plan(batches=[1], model="org/tiny")
+        stopped = at.run(plan)
+        assert stopped.returncode == 3, stopped.stderr
+        assert "network" in stopped.stderr
+        assert at.status()["state"] == "stopped"
+        assert at.verdicts() == {"c00064-b001": (None, None)}
+        with fake_hub("org/tiny", {"config.json": b"{}"}) as (address, _):
+            monkeypatch.setenv("HF_ENDPOINT", address)
+            assert at.resume().returncode == 0
+        assert at.verdicts() == {"c00064-b001": ("completed", None)}

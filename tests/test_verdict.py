@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.records import Verdict
 from orchestrator.verdict import AttemptFacts, judge, judge_unfinished
-from orchestrator.watchdog.wire import Released
+from orchestrator.watchdog.wire import Acted, Released
 from worker.protocol import Done, Failure, Stopped
 
 SWAPPED: dict[str, float | int | str] = {"swap_growth": 0.7e9}
@@ -171,11 +171,15 @@ CASES: dict[str, tuple[AttemptFacts, Verdict, str | None]] = {
         "suspended",
     ),
     "slept, and finished all the same": (
-        facts(final=Done(3), reps_measured=3, suspended_s=60.0),
+        facts(final=Done(3), reps_measured=3, released=released(None, suspended_s=60.0)),
         Verdict.INTERRUPTED,
         "suspended",
     ),
-    "dozed for a moment": (facts(final=Done(3), reps_measured=3, suspended_s=2.0), Verdict.COMPLETED, None),
+    "dozed for a moment": (
+        facts(final=Done(3), reps_measured=3, released=released(None, suspended_s=2.0)),
+        Verdict.COMPLETED,
+        None,
+    ),
     "watchdog died": (
         facts(released=None, watchdog_died=True, exit_status=KILL),
         Verdict.INTERRUPTED,
@@ -366,14 +370,16 @@ _CAUSES = st.sampled_from([None, "swap_growth", "stalled", "time_limit", "interr
     unkillable=st.booleans(),
     watchdog_died=st.booleans(),
     suspended_s=st.sampled_from([0.0, 1e4]),
+    acted=st.sampled_from([None, Acted(1, "swap_growth", {"swap_growth_bytes": 7_000_000_000})]),
     log_tail=st.text(max_size=60),
     platform=st.sampled_from(["linux", "darwin"]),
     phase=st.sampled_from([None, "starting", "load", "prefill", "decode"]),
 )
 def test_every_combination_has_a_verdict_that_is_consistent(
-    cause: str | None, memory: dict[str, Any], unkillable: bool, watchdog_died: bool, **rest: Any
+    cause: str | None, memory: dict[str, Any], unkillable: bool, watchdog_died: bool, suspended_s: float, **rest: Any
 ) -> None:
-    seen = None if watchdog_died else released(cause, memory_evidence=memory, unkillable=unkillable)
+    told = released(cause, memory_evidence=memory, unkillable=unkillable, suspended_s=suspended_s)
+    seen = None if watchdog_died else told
     given_facts = facts(released=seen, watchdog_died=watchdog_died, **rest)
     judgement = judge(given_facts)
     assert judgement.verdict not in {Verdict.HOST_DIED, Verdict.SKIPPED}
@@ -386,6 +392,15 @@ def test_every_combination_has_a_verdict_that_is_consistent(
         assert not given_facts.memory_evidence
     if cause == "interrupted" and seen and judgement.verdict is not Verdict.COMPLETED:
         assert judgement.verdict is Verdict.INTERRUPTED
+
+
+def test_a_watchdog_that_died_after_it_acted_has_told_why() -> None:
+    """A wall that thrashes so hard that the watchdog is lost with it is still a wall."""
+    acted = Acted(1, "swap_growth", {"swap_growth_bytes": 7_000_000_000})
+    judgement = judge(facts(released=None, watchdog_died=True, acted=acted, exit_status=KILL))
+    assert (judgement.verdict, judgement.cause) == (Verdict.HIT_THE_WALL, "swap_growth")
+    assert judgement.evidence["swap_growth_bytes"] == 7_000_000_000
+    assert judgement.memory_wall
 
 
 def test_the_page_for_people_tells_of_every_cause() -> None:

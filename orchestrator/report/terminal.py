@@ -86,14 +86,19 @@ def result_console(file: IO[str]) -> Console:
     return _ResultConsole(file=file, width=width, highlight=False, markup=False, emoji=False)
 
 
+def fall_silent(file: IO[str]) -> None:
+    """Sends what is still to come to nowhere, so that Python's last flush does not fail."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor has nothing to flush into
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, file.fileno())
+        os.close(devnull)
+
+
 class _ResultConsole(Console):
     def on_broken_pipe(self) -> None:
         """Called by rich when the reader is gone; rich's own would end the process with exit code 1."""
         self.quiet = True
-        with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor has nothing to flush into
-            devnull = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(devnull, self.file.fileno())  # so that Python's last flush does not fail
-            os.close(devnull)
+        fall_silent(self.file)
 
 
 def _what_to_leave_out(rows: Sequence[CellRow], width: int) -> frozenset[str]:
