@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import random
 import signal
 import subprocess
@@ -11,6 +12,10 @@ from pathlib import Path
 
 import pytest
 from sweeps import Desk, desk, wait_until
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import psutil
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -30,30 +35,39 @@ def until_in_flight(at: Desk, process: subprocess.Popen[str], events: int = 1) -
 
 @pytest.mark.slow
 def test_killed_at_20_random_moments_every_cell_is_there_once(tmp_path: Path) -> None:
-    """SIGKILL of the orchestrator of a real sweep, twenty times; then it is let through."""
+    """SIGKILL of the orchestrator of a real sweep, twenty times while it lives; then it is let through."""
     seed = int.from_bytes(os.urandom(4))
     print(f"seed {seed}")
     moments = random.Random(seed)
     plan = REPOSITORY / "configs" / "smoke.yaml"
     with desk(tmp_path) as at:
-        for _ in range(20):
-            process = at.start("run", plan, "-o", at.runs)
+        kills, names = 0, ["sweep-0"]
+        while kills < 20:
+            process = at.start("run", plan, "-o", at.runs, "--name", names[-1])
             try:
                 process.wait(timeout=moments.uniform(0.05, 4.0))
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
+                kills += 1
+            else:
+                names.append(f"sweep-{len(names)}")  # complete before it could be killed: the next kills hit another
             process.communicate()
             wait_until(lambda: not at.left_behind(), limit_s=5.0)
-            if (at.runs / "smoke").exists():
-                assert at.status("smoke")["state"] in ("cut_off", "complete")
-        assert at.run(plan).returncode == 0
-        cells = at.status("smoke")["cells"]
-        assert len({cell["cell_id"] for cell in cells}) == len(cells) == 6
-        assert {cell["verdict"] for cell in cells} == {"completed"}
-        ended = [e["record"] for e in at.journal("smoke") if e["event"] == "cell.ended"]
-        completed = [record["cell_id"] for record in ended if record["verdict"] == "completed"]
-        assert sorted(completed) == sorted(cell["cell_id"] for cell in cells), "no cell was measured twice"
-        assert [path.name for path in at.runs.iterdir()] == ["smoke"]
+            if (at.runs / names[-1]).exists():
+                assert at.status(names[-1])["state"] in ("cut_off", "complete")
+        cut_off = 0
+        for name in names:
+            assert at.run(plan, "--name", name).returncode == 0
+            cells = at.status(name)["cells"]
+            assert len({cell["cell_id"] for cell in cells}) == len(cells) == 6
+            assert {cell["verdict"] for cell in cells} == {"completed"}
+            ended = [e["record"] for e in at.journal(name) if e["event"] == "cell.ended"]
+            completed = [record["cell_id"] for record in ended if record["verdict"] == "completed"]
+            assert sorted(completed) == sorted(cell["cell_id"] for cell in cells), "no cell was measured twice"
+            cut_off += sum(record["cause"] == "orchestrator_died" for record in ended)
+        print(f"{kills} kills, {cut_off} of them while a cell ran, {len(names)} sweeps")
+        assert cut_off >= 5
+        assert sorted(path.name for path in at.runs.iterdir()) == sorted(names)
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
@@ -101,10 +115,9 @@ def test_a_lost_watchdog_costs_an_attempt_and_not_the_sweep(tmp_path: Path) -> N
         )
         process = at.start("run", plan, "-o", at.runs)
         until_in_flight(at, process)
-        wait_until(lambda: any("watchdog" in " ".join(p.cmdline()) for p in at.left_behind()))
-        for found in at.left_behind():
-            if "orchestrator.watchdog" in " ".join(found.cmdline()):
-                found.kill()
+        wait_until(lambda: watchdogs_of(at))
+        for watchdog in watchdogs_of(at):
+            watchdog.kill()
         _, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
         ended = [e["record"] for e in at.journal() if e["event"] == "cell.ended"]
@@ -194,3 +207,47 @@ def test_the_deadline_stops_starting_cells(tmp_path: Path) -> None:
         assert done.returncode == 124, done.stderr
         assert at.verdicts() == {"c00064-b001": ("timed_out", "time_limit"), "c00064-b002": (None, None)}
         assert at.status()["state"] == "stopped"
+
+
+@pytest.mark.slow
+def test_a_stopped_watchdog_is_replaced_and_nothing_runs_unwatched(tmp_path: Path) -> None:
+    """SIGSTOP: it lives, and says nothing. A minute of silence is the limit."""
+    with desk(tmp_path) as at:
+        stall = {"stall": {"soft": "300s", "hard": "400s"}}
+        plan = at.plan(batches=[1], faults={"c00064-b001#1": "hang:deaf"}, watchdog=stall)
+        process = at.start("run", plan, "-o", at.runs)
+        until_in_flight(at, process)
+        wait_until(lambda: watchdogs_of(at))
+        stopped = watchdogs_of(at)
+        for watchdog in stopped:
+            watchdog.suspend()
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        causes = [(e["record"]["verdict"], e["record"]["cause"]) for e in at.journal() if e["event"] == "cell.ended"]
+        assert causes == [("interrupted", "watchdog_died"), ("completed", None)]
+        assert not any(watchdog.is_running() for watchdog in stopped)
+
+
+def test_a_closed_terminal_is_a_stop_in_order(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        plan = at.plan(batches=[1, 2], faults={"c00064-b001#1": "hang:polite"})
+        ours, theirs = pty.openpty()
+        process = at.start("run", plan, "-o", at.runs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        until_in_flight(at, process)
+        os.close(ours)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(timeout=60) == 143
+        assert at.status()["state"] == "stopped"
+        assert at.resume().returncode == 0
+
+
+def watchdogs_of(at: Desk) -> list[psutil.Process]:
+    return [found for found in at.left_behind() if "orchestrator.watchdog" in " ".join(found.cmdline())]
+
+
+def test_what_does_not_touch_a_measurement_may_change(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        assert at.run(at.plan(batches=[1])).returncode == 0
+        assert at.run(at.plan(batches=[1], deadline="8h", order="safest_first")).returncode == 0
+        assert "deadline: 8h" in (at.runs / "night" / "plan.yaml").read_text()

@@ -32,15 +32,27 @@ def swap() -> Iterator[None]:
 
 
 def lived_after_the_first_inflated_step_s(attempt: Path) -> float | None:
-    """From the end of the first step of 2.5 times the expected time to the worker's death; None: no such step."""
+    """From the moment a decode step took 2.5 times the expected time, finished or not, to the worker's death.
+
+    None: no step of this attempt did.
+    """
     expected_s = json.loads((attempt / "result.json").read_bytes())["limits"]["expected_step_s"]
     samples = [json.loads(line) for line in (attempt / "samples.jsonl").read_text().splitlines()]
     inflated = [
         sample["monotonic_s"]
         for sample in samples
-        if sample["progress"] and max(sample["progress"].get("new_step_s", [0.0])) > 2.5 * expected_s
+        if (progress := sample.get("progress"))
+        and progress["total_steps"] > 0
+        and max(progress["progress_age_s"], *progress.get("new_step_s", [0.0])) > 2.5 * expected_s
     ]
     return samples[-1]["monotonic_s"] - inflated[0] if inflated else None
+
+
+def lived_after_the_first_swap_s(attempt: Path) -> float:
+    """From the first sample in which the worker had swapped out 1 % of its bound to its death."""
+    samples = [json.loads(line) for line in (attempt / "samples.jsonl").read_text().splitlines()]
+    swapped = [s["monotonic_s"] for s in samples if s.get("worker", {}).get("cgroup_swapped_bytes", 0) > 4_000_000]
+    return float(samples[-1]["monotonic_s"] - min(swapped, default=samples[-1]["monotonic_s"]))
 
 
 def test_batch_16_hits_the_wall_and_the_sweep_goes_on(tmp_path: Path) -> None:
@@ -59,8 +71,10 @@ def test_batch_16_hits_the_wall_and_the_sweep_goes_on(tmp_path: Path) -> None:
             assert cells[16]["cause"] in ("swap_growth", "footprint", "memory_pressure")
             assert evidence["swap_growth_peak_bytes"] > 4_000_000
             assert cells[16]["peak_footprint_bytes"] > 380_000_000
-        lived_s = lived_after_the_first_inflated_step_s(at.runs / "wall-linux" / "cells" / "c04096-b016" / "attempt-1")
-        assert lived_s is None or lived_s <= 10.0
+        attempt = at.runs / "wall-linux" / "cells" / "c04096-b016" / "attempt-1"
+        assert lived_after_the_first_inflated_step_s(attempt) is None, "it was ended before it decoded at all"
+        print(f"dead {lived_after_the_first_swap_s(attempt)} s after it began to swap")
+        assert lived_after_the_first_swap_s(attempt) <= 15.0
 
 
 def test_a_wall_that_comes_while_decoding_is_ended_within_10_s_of_the_first_slow_step(tmp_path: Path) -> None:
@@ -83,7 +97,8 @@ def test_a_wall_that_comes_while_decoding_is_ended_within_10_s_of_the_first_slow
         assert cells[16]["cause"] in ("swap_growth", "step_inflation", "memory_pressure")
         lived_s = lived_after_the_first_inflated_step_s(attempt)
         print(f"dead {lived_s} s after its first inflated step")
-        assert lived_s is None or lived_s <= 10.0, "None: ended inside the very first slow step"
+        assert lived_s is not None
+        assert lived_s <= 10.0
 
 
 def is_decoding(attempt: Path) -> bool:
