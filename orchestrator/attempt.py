@@ -308,7 +308,7 @@ class Attempt:
         wanted = min(self._interrupts.count, 2)
         if wanted > self._asked:
             self._asked = wanted
-            self._stop(child, "interrupted", hurry=wanted > 1)
+            self._stop(child, "interrupted", hurry=self._interrupts.hurry)
 
     def _end_a_worker_that_is_done(self, child: Child) -> None:
         quiet_since = self._gone_quiet_at

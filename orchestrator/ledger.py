@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.durable import AppendedLines, replace_file, sync_fd
 from orchestrator.errors import LedgerError, LedgerUnwritable
 from orchestrator.history import History
+from orchestrator.run_directory import JOURNAL
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-JOURNAL = "journal.jsonl"
 _RESERVE_BYTES = 256 * 1024
 
 

@@ -9,10 +9,10 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from sweeps import Desk, desk, wait_until
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import psutil

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.plan import Place, Plan, PlanError, Share, parse_plan, plan_from_options, rename_plan
+from orchestrator.schedule import fault_for
 
 GOOD = "model: org/model\nbatches: [1, 2]\ncontexts: [64, 128]\n"
 
@@ -386,7 +387,7 @@ def test_the_cells_are_in_the_order_written_and_exclusions_are_cross_products() 
 
 def test_faults_by_cell() -> None:
     plan = read(f'{GOOD}engine: faulty\nfaults: {{c00064-b001: hang, "c*-b001": "exit 3", "c00128-*": leak}}\n')
-    faults = [plan.settings(None).fault_for(cell.cell_id) for cell in plan.cells()]
+    faults = [fault_for(plan.settings(None).faults, cell.cell_id, 1) for cell in plan.cells()]
     assert faults == ["hang", None, "exit 3", "leak"]
 
 

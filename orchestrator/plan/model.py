@@ -5,7 +5,6 @@ may differ by variant, `SweepKeys` what belongs to the whole sweep; `PlanFile` i
 resolved. Attributes that hold seconds are named `*_s` where the key, which has its unit in its value, is not.
 """
 
-import fnmatch
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -176,11 +175,6 @@ class Settings(Strict):
     def model_ref(self) -> ModelRef:
         """The model by kind: hub, folder or synthetic."""
         return model_ref(self.model)
-
-    def fault_for(self, cell_id: str) -> str | None:
-        """The fault that the test engine plays in a cell; None where none is planned."""
-        matching = (text for glob, text in self.faults.items() if fnmatch.fnmatchcase(cell_id, glob))
-        return next(matching, None)
 
 
 class Variant(Settings):
