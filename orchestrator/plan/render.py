@@ -76,7 +76,7 @@ def plan_to_yaml(plan: Plan) -> str:
 
 
 class _PlanDumper(yaml.SafeDumper):
-    """Writes what plan_values reads: quotes where text could be taken for something else; no aliases."""
+    """Writes what values.py reads: quotes where text could be taken for something else; no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  # PyYAML calls it with one
         return True

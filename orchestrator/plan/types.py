@@ -37,7 +37,7 @@ MAX_DURATION_S = 366 * 86_400.0
 
 
 def as_pydantic(error: UnreadableError) -> PydanticCustomError:
-    """The error in pydantic's form; its problems travel along, for plan.py to take apart."""
+    """The error in pydantic's form; its problems travel along, for loading.py to take apart."""
     return PydanticCustomError("plan", "{text}", {"text": str(error), "problems": error.problems})
 
 

@@ -1,6 +1,6 @@
 """Owns how the words and numbers of a plan are written: whole numbers, truth values, text, choices.
 
-Does not know which keys there are, and leaves durations and sizes to plan_quantities. Pure: each reader
+Does not know which keys there are, and leaves durations and sizes to quantities.py. Pure: each reader
 takes a Scalar of the plan's text, or a Python value of a caller, and gives the value or says what is wrong
 and right.
 """

@@ -1,6 +1,6 @@
 """Owns YAML as plans use it: from text to a tree in which every node knows its line.
 
-Does not know a single key of the plan, and does not tell numbers from words: that is plan_values' part.
+Does not know a single key of the plan, and does not tell numbers from words: that is the part of values.py.
 
 PyYAML's scanner and parser are used, its composer and constructor are not: those recurse, expand aliases
 without bound, let the last of two equal keys win, and read `010` as 8 and `no` as false. The composer here is

@@ -1,6 +1,6 @@
 """Owns the row that every report is made of: a cell of the plan and what became of it so far.
 
-Does not read the ledger (ledger.py hands out the rows) and does not lay anything out.
+Does not read the ledger (commands.py hands out the rows) and does not lay anything out.
 """
 
 from __future__ import annotations
