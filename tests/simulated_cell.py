@@ -54,6 +54,7 @@ class Cell:
     state: State = field(default_factory=State)
     stop: Stop | None = None
     stopped_at_s: float | None = None
+    played: list[tuple[Sample, Action]] = field(default_factory=list)
 
     def run(
         self,
@@ -118,7 +119,9 @@ class Cell:
 
     def tick(self, late_s: float = 0.0) -> Action:
         """One sample."""
-        self.state, action = decide(self.limits, self.state, self.sample(late_s))
+        sample = self.sample(late_s)
+        self.state, action = decide(self.limits, self.state, sample)
+        self.played.append((sample, action))
         if isinstance(action, Stop) and self.stop is None:
             self.stop, self.stopped_at_s = action, self.now_s
         return action

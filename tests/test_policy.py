@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 from simulated_cell import GB, MB, Cell
 
 from orchestrator.watchdog.limits import Limits
-from orchestrator.watchdog.policy import CAUSES, State, decide, memory_evidence
+from orchestrator.watchdog.policy import CAUSES, State, Stop, decide, memory_evidence
+from orchestrator.watchdog.recording import SampleReader, encode_sample
 
 HOST = Limits(memory_bytes=24 * GB, footprint_bytes=int(22.8 * GB))
 BOUND = Limits(memory_bytes=400 * MB, footprint_bytes=380 * MB, expected_step_s=0.2)
@@ -193,6 +195,101 @@ def test_first_mark_of_load_and_prefill_gets_more_patience() -> None:
         assert cell.lives(), phase
         cell.run(2 * HOST.stall_hard_s)
         assert stopped(cell, 1000.0) == ("stalled", pytest.approx(5 * HOST.stall_hard_s, abs=0.3)), phase
+
+
+@pytest.mark.parametrize("phase", ["prefill", "warmup"])
+def test_slow_first_chunks_on_a_mac_under_light_pressure_are_no_stall(phase: str) -> None:
+    """2,048 tokens of eight rows of an 8B model take 25 s; the level is 2, nothing is swapped."""
+    cell = Cell(HOST, mac=True, available_frac=0.3, level=2, phase=phase, chunks=4)
+    for _ in range(4):
+        cell.run(25)
+        cell.mark()
+
+    assert cell.lives()
+
+
+def test_slow_chunks_teach_how_long_the_next_may_take() -> None:
+    cell = Cell(HOST, mac=True, available_frac=0.3, level=2, phase="prefill", chunks=9)
+    for seconds in (25, 40, 55):  # over the soft limit of 20 s, under the hard one of 60 s
+        cell.run(seconds)
+        cell.mark()
+    cell.run(219)
+    assert cell.lives()
+
+    cell.run(30)
+    cause, after_s = stopped(cell, cell.progress_at_s)
+    assert cause == "stalled"
+    assert after_s == pytest.approx(4 * 55 + HOST.corroborated_s, abs=0.5)
+    assert cell.stop is not None
+    assert cell.stop.evidence["rule"] == "slow and memory"
+
+
+def test_mark_over_the_hard_limit_teaches_nothing() -> None:
+    """Known chunks of 1 s: 60 s without a mark end the cell, and had it lived, its next limit would be as before."""
+    cell = Cell(HOST, phase="prefill", chunks=9)
+    for _ in range(3):
+        cell.run(1)
+        cell.mark()
+    cell.run(59)
+    cell.gap(5)  # a pause: not counted against the worker
+    cell.tick()
+    cell.mark()
+    cell.tick()
+    assert cell.state.pace is not None
+    assert cell.state.history.slowest_mark_s["prefill"] == pytest.approx(1, abs=0.2)
+
+
+def test_evidence_of_a_full_mac_names_each_figure_by_itself() -> None:
+    """The level still says 1; only the free memory tells, and its lowest is what counts."""
+    cell = Cell(HOST, mac=True, available_frac=0.3).run(4)
+    for frac in (0.08, 0.05, 0.07):
+        cell.available_frac = frac
+        cell.run(1)
+
+    assert cell.lives()
+    assert memory_evidence(cell.state, cell.now_s) == {"pressure_level": 1, "available_frac": 0.05}
+
+
+def test_evidence_of_a_stalled_host_holds_the_largest_share() -> None:
+    cell = Cell(HOST, available_frac=0.1).run(4).run(4, stalled=0.3).run(2, stalled=0.1)
+
+    seen = memory_evidence(cell.state, cell.now_s)
+    assert seen == {"pressure_stall_frac": pytest.approx(0.3), "available_frac": pytest.approx(0.1)}
+
+
+def test_evidence_of_a_mac_that_only_shows_its_compressor() -> None:
+    cell = Cell(HOST, mac=True, level=0, available_frac=0.3).run(2, compress=2e9).run(2, decompress=500e6)
+    host = dataclasses.replace(cell.sample().host, pressure_level=None, memory_free_frac=None)  # type: ignore[type-var]
+    state, _ = decide(HOST, cell.state, dataclasses.replace(cell.sample(), host=host))
+
+    assert memory_evidence(state, cell.now_s)["compressor_growth_bytes"] == pytest.approx(4 * GB, rel=0.1)
+
+
+# -- stalls of tasks while something was measured
+
+
+def test_waiting_for_memory_counts_while_something_is_measured() -> None:
+    cell = Cell(HOST, available_frac=0.1, phase="load").run(10, stalled=0.3)
+    cell.enter("warmup", chunks=1).run(5)
+    assert cell.state.measured_stall_s == 0.0
+
+    cell.enter("prefill", chunks=1).run(10, stalled=0.03)
+    cell.mark().enter("decode").run(10, stalled=0.01)
+    assert cell.state.measured_stall_s == pytest.approx(0.4, rel=0.05)
+    assert cell.lives()
+
+
+def test_neighbours_that_wait_for_memory_are_not_counted() -> None:
+    """The host has 70 % available: whoever waits does so for a bound of its own."""
+    cell = Cell(HOST).run(20, stalled=0.4)
+    assert cell.state.measured_stall_s == 0.0
+
+    bounded = Cell(BOUND, bounded=True, footprint_bytes=300 * MB, available_frac=0.01).run(20, stalled=0.4)
+    assert bounded.state.measured_stall_s == 0.0
+
+
+def test_a_mac_has_no_such_count() -> None:
+    assert Cell(HOST, mac=True, available_frac=0.3).run(5).state.measured_stall_s is None
 
 
 def test_memory_evidence_is_forgotten_after_ten_seconds() -> None:
@@ -399,21 +496,22 @@ def test_condition_that_lapses_starts_over() -> None:
     assert cell.lives()
 
 
-def test_same_samples_give_the_same_actions() -> None:
-    cell = Cell(BOUND, bounded=True, footprint_bytes=300 * MB).run(3)
-    samples = []
-    for _ in range(80):
-        cell.run(0.1, step_s=2.2, **WALL)
-        samples.append(cell.sample())
+def test_recorded_samples_give_the_actions_that_were_taken_live() -> None:
+    """Through the form in which they are kept: what a recording leaves out must not matter."""
+    cell = Cell(BOUND, bounded=True, footprint_bytes=300 * MB).run(4, own_out=0)
+    cell.run(20, step_s=2.2, own_out=40e6, **{**WALL, "stalled": 0.06})  # no figure on a threshold
+    assert isinstance(cell.played[-1][1], Stop)
 
-    def replay() -> list[object]:
-        state, actions = State(), []
-        for sample in samples:
-            state, action = decide(BOUND, state, sample)
-            actions.append(action)
-        return actions
-
-    assert replay() == replay()
+    reader, state, steps_before = SampleReader(), State(), 0
+    for sample, live in cell.played:
+        recorded = json.loads(json.dumps(encode_sample(sample, steps_before)))
+        steps_before = sample.progress.total_steps if sample.progress else steps_before
+        state, replayed = decide(BOUND, state, reader.decode(recorded))
+        assert type(replayed) is type(live)
+        if isinstance(replayed, Stop) and isinstance(live, Stop):
+            assert replayed.cause == live.cause
+            for name, value in live.evidence.items():  # times are kept to the microsecond
+                assert replayed.evidence[name] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-3))
 
 
 def test_order_of_causes_is_what_the_documents_say() -> None:

@@ -195,7 +195,7 @@ class Watched:
         memory = dict(memory_evidence(self._state, time.monotonic()))
         if own_kills:
             memory["oom_kills"] = own_kills
-        stalled_s = self._grown("pressure_stall_total_s")
+        stalled_s = self._state.measured_stall_s
         return Released(
             serial=self.watch.serial,
             cause=self._cause,
