@@ -5,6 +5,7 @@ Does not gather figures (the watchdog does) and does not weigh them (policy.py, 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, TypeAlias
 
 from orchestrator.quantities import amount, duration, printable
@@ -21,8 +22,9 @@ _TELLING: tuple[tuple[str, ...], ...] = (
     ("step_inflation",),
     ("progress_age_s",),
     ("pressure_stall_frac", "pressure_stall_peak_frac", "pressure_level", "pressure_level_peak"),
+    ("available_frac", "available_least_frac"),
     ("footprint_bytes", "footprint_peak_bytes"),
-    ("compressor_growth_bytes",),
+    ("compressor_growth_bytes", "compressor_growth_peak_bytes"),
     ("watchdog_late_peak_s",),
     ("oom_kills",),
     ("jetsam_report",),
@@ -33,11 +35,11 @@ _TELLING: tuple[tuple[str, ...], ...] = (
     ("exit_after_done",),
     ("unkillable",),
 )
-_LEADS = {
-    "stalled": "progress_age_s",
-    "footprint": "footprint_bytes",
-    "memory_pressure": "pressure_stall_frac",
-    "time_limit": "elapsed_s",
+_LEADS: dict[str, tuple[str, ...]] = {
+    "stalled": ("progress_age_s",),
+    "footprint": ("footprint_bytes",),
+    "memory_pressure": ("pressure_stall_frac", "available_frac"),
+    "time_limit": ("elapsed_s",),
 }
 _WORDS = {
     "swap_growth_bytes": "swap",
@@ -48,8 +50,11 @@ _WORDS = {
     "pressure_stall_frac": "stalled on memory",
     "pressure_stall_peak_frac": "stalled on memory",
     "pressure_level_peak": "pressure level",
+    "available_frac": "memory available",
+    "available_least_frac": "memory available",
     "footprint_peak_bytes": "footprint",
     "compressor_growth_bytes": "compressor",
+    "compressor_growth_peak_bytes": "compressor",
     "watchdog_late_peak_s": "watchdog late",
     "suspended_s": "slept",
     "elapsed_s": "ran",
@@ -59,17 +64,30 @@ _WORDS = {
 }
 # Below these a figure is the usual noise and says nothing.
 _FLOORS = {"progress_age_s": 1.0, "step_inflation": 1.5, "pressure_level": 2, "pressure_level_peak": 2}
+_CEILINGS = {"available_frac": 0.1, "available_least_frac": 0.1}  # above these likewise
+_PEAK_NAMES = {
+    "swap_growth": "swap_growth_peak_bytes",
+    "pressure_stall_frac": "pressure_stall_peak_frac",
+    "pressure_level": "pressure_level_peak",
+    "available_frac": "available_least_frac",
+    "compressor_growth_bytes": "compressor_growth_peak_bytes",
+    "footprint": "footprint_peak_bytes",
+    "watchdog_late": "watchdog_late_peak_s",
+}
 
 
 def with_units(memory_evidence: Mapping[str, Figure]) -> dict[str, Figure]:
-    """The watchdog's memory evidence (peaks by signal) under names that end in their unit."""
-    return {_peak_name(name, value): value for name, value in memory_evidence.items()}
+    """The watchdog's memory evidence under names that end in their unit and say that these are the worst figures.
+
+    They are not those of the moment at which the watchdog acted, which a record holds beside them.
+    """
+    return {_PEAK_NAMES.get(name, name): value for name, value in memory_evidence.items()}
 
 
 def figures(evidence: Mapping[str, Figure], cause: str | None = None, most: int = 3) -> str:
     """The figures of a record's evidence that tell most: `swap +0.70 GB, step 2.3 s, 11x`."""
-    lead = _LEADS.get(cause or "")
-    rows = sorted(_TELLING, key=lambda row: lead not in row)
+    leads = set(_LEADS.get(cause or "", ()))
+    rows = sorted(_TELLING, key=leads.isdisjoint)
     told = [next((name for name in row if _speaks(name, evidence.get(name))), None) for row in rows]
     return ", ".join([figure(name, evidence[name]) for name in told if name is not None][:most])
 
@@ -89,20 +107,10 @@ def figure(name: str, value: Figure) -> str:
     return f"{_label(name, '')} {value:g}".strip()
 
 
-def _peak_name(name: str, value: Figure) -> str:
-    if name == "memory_pressure":  # the share of time stalled on Linux, a level of 1, 2 or 4 on macOS
-        return "pressure_level_peak" if isinstance(value, float | int) and value > 1 else "pressure_stall_peak_frac"
-    return {
-        "swap_growth": "swap_growth_peak_bytes",
-        "footprint": "footprint_peak_bytes",
-        "watchdog_late": "watchdog_late_peak_s",
-    }.get(name, name)
-
-
 def _speaks(name: str, value: Figure | None) -> bool:
     if value is None or value == "":
         return False
-    return isinstance(value, str) or value >= _FLOORS.get(name, 1e-9)
+    return isinstance(value, str) or _FLOORS.get(name, 1e-9) <= value <= _CEILINGS.get(name, math.inf)
 
 
 def _label(name: str, unit: str) -> str:

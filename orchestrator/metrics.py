@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SWAPPED_FRAC = 0.005  # of memory: less than this leaves when idle programs are swapped out
 PRESSURE_FRAC = 0.05  # of the measured time spent waiting for memory; a healthy machine has none
+PRESSURE_FIGURES = frozenset(("pressure_stall_frac", "pressure_level", "available_frac", "compressor_growth_bytes"))
 LATE_S = 1.0
 SUSPENDED_S = 1.0
 _PHASES = ("load", "prefill", "decode")
@@ -69,7 +70,8 @@ def validity(
     The reasons: `rows_short` (a repetition did not hold all rows in all steps), `bad_logits` (not finite, or
     constant), `noisy` (robust CV over 0.10 of at least 3 repetitions), `swapped`, `pressure`,
     `watchdog_late`, `suspended`, and `unwatched` where the watchdog could not say. `memory_bytes` is the
-    memory that counts for the cell.
+    memory that counts for the cell. `pressure`: over 5 % of the measured time went into waiting for memory,
+    or the system was short of it in the last ten seconds; other programs' own bounds do not count.
     """
     checks = {
         "rows_short": metrics.reps < len(reps),
@@ -86,9 +88,10 @@ def _host_checks(reps: Sequence[RepResult], released: Released | None, memory_by
         return {"unwatched": True}
     measured_s = sum(rep.ended_s - rep.started_s for rep in reps)
     stalled_s = released.pressure_stall_s or 0.0
+    pressed = not PRESSURE_FIGURES.isdisjoint(released.memory_evidence)
     return {
         "swapped": (released.swap_growth_bytes or 0) > SWAPPED_FRAC * memory_bytes,
-        "pressure": stalled_s > PRESSURE_FRAC * measured_s or "memory_pressure" in released.memory_evidence,
+        "pressure": stalled_s > PRESSURE_FRAC * measured_s or pressed,
         "watchdog_late": released.late_max_s > LATE_S,
         "suspended": released.suspended_s > SUSPENDED_S,
     }

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from orchestrator.watchdog.limits import Limits
 from orchestrator.watchdog.policy import CONTINUE, Action, State, Stop, decide
 from orchestrator.watchdog.sample import HostReading, ProgressReading, Sample, WorkerReading
-
-if TYPE_CHECKING:
-    from orchestrator.watchdog.limits import Limits
 
 GB = 10**9
 MB = 10**6
 TICK_S = 0.1
+HOST = Limits(memory_bytes=24 * GB, footprint_bytes=int(22.8 * GB))
+BOUND = Limits(memory_bytes=400 * MB, footprint_bytes=380 * MB, expected_step_s=0.2)
 
 
 @dataclass
@@ -54,6 +53,7 @@ class Cell:
     state: State = field(default_factory=State)
     stop: Stop | None = None
     stopped_at_s: float | None = None
+    played: list[tuple[Sample, Action]] = field(default_factory=list)
 
     def run(
         self,
@@ -118,7 +118,9 @@ class Cell:
 
     def tick(self, late_s: float = 0.0) -> Action:
         """One sample."""
-        self.state, action = decide(self.limits, self.state, self.sample(late_s))
+        sample = self.sample(late_s)
+        self.state, action = decide(self.limits, self.state, sample)
+        self.played.append((sample, action))
         if isinstance(action, Stop) and self.stop is None:
             self.stop, self.stopped_at_s = action, self.now_s
         return action
@@ -175,3 +177,10 @@ class Cell:
     def lives(self) -> bool:
         """Whether the policy let it run until now."""
         return self.stop is None and self.tick() is CONTINUE
+
+
+def stopped(cell: Cell, since_s: float) -> tuple[str, float]:
+    """The cause, and how long after `since_s` the policy acted."""
+    assert cell.stop is not None
+    assert cell.stopped_at_s is not None
+    return cell.stop.cause, cell.stopped_at_s - since_s

@@ -125,7 +125,10 @@ def test_a_calm_cell_is_valid() -> None:
         ((), [rep()], dataclasses.replace(CALM, swap_growth_bytes=200_000_000)),
         ((), [rep()], dataclasses.replace(CALM, swap_growth_bytes=None, pressure_stall_s=None)),
         (("pressure",), [rep()], dataclasses.replace(CALM, pressure_stall_s=0.2)),
-        (("pressure",), [rep()], dataclasses.replace(CALM, memory_evidence={"memory_pressure": 2})),
+        (("pressure",), [rep()], dataclasses.replace(CALM, memory_evidence={"pressure_level": 2})),
+        (("pressure",), [rep()], dataclasses.replace(CALM, memory_evidence={"available_frac": 0.01})),
+        ((), [rep()], dataclasses.replace(CALM, memory_evidence={"footprint": 9})),
+        ((), [rep()], dataclasses.replace(CALM, pressure_stall_s=0.1)),  # of 2.3 s measured
         (("watchdog_late",), [rep()], dataclasses.replace(CALM, late_max_s=1.2)),
         (("suspended",), [rep()], dataclasses.replace(CALM, suspended_s=3.0)),
         (("unwatched",), [rep()], None),

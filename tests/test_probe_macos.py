@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+import subprocess
 import sys
 
 import pytest
+from watchdog_harness import wait_until
 
 from orchestrator.watchdog.probe_macos import (
     RUSAGE_BYTES,
@@ -57,6 +59,19 @@ class Recorded:
 
     def rusage(self, pid: int) -> bytes | None:  # noqa: ARG002 - the protocol's
         return self.usage
+
+
+class Alive:
+    """The notice of a process that does not die."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.closed = pid, False
+
+    def died(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = True
 
 
 SYSCTL = {
@@ -123,7 +138,13 @@ def test_rusage_gives_the_footprint_and_not_resident_memory() -> None:
 
 
 def test_probe_puts_the_readings_together() -> None:
-    probe = MacProbe(Recorded(SYSCTL, rusage_bytes(5, 6, 7, 8), vm_bytes()))
+    notices: list[Alive] = []
+
+    def notice(pid: int) -> Alive:
+        notices.append(Alive(pid))
+        return notices[-1]
+
+    probe = MacProbe(Recorded(SYSCTL, rusage_bytes(5, 6, 7, 8), vm_bytes()), notice)
     probe.watch(4711, None)
     host, worker = probe.read()
     probe.forget()
@@ -136,7 +157,19 @@ def test_probe_puts_the_readings_together() -> None:
     assert host.wired_bytes == 251_554 * PAGE
     assert host.memory_available_bytes is None
     assert (worker.footprint_bytes, worker.peak_footprint_bytes) == (5, 6)
-    assert probe.read()[1] == WorkerReading()
+    assert (worker.state, probe.read()[1]) == (None, WorkerReading())
+    assert [(n.pid, n.closed) for n in notices] == [(4711, True)]
+
+
+def test_zombie_whose_figures_can_still_be_read_is_seen_to_be_dead() -> None:
+    probe = MacProbe(Recorded(SYSCTL, rusage_bytes(5, 6, 7, 8)))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as worker:
+        probe.watch(worker.pid, None)
+        assert probe.read()[1].state is None
+        worker.kill()
+        wait_until(lambda: probe.read()[1].state == "Z")
+        assert probe.read()[1].footprint_bytes == 5
+    probe.forget()
 
 
 def test_calls_that_fail_are_none_and_never_zero() -> None:

@@ -95,10 +95,18 @@ def test_the_figures_that_tell_most_come_first() -> None:
 
 
 def test_the_watchdog_s_memory_evidence_gets_units() -> None:
-    peaks = with_units({"swap_growth": 1e9, "memory_pressure": 0.42, "footprint": 4e8, "watchdog_late": 1.4})
+    peaks = with_units({"swap_growth": 1e9, "pressure_stall_frac": 0.42, "footprint": 4e8, "watchdog_late": 1.4})
     assert figures(peaks, most=9) == "swap +1.00 GB, stalled on memory 42 %, footprint 0.40 GB, watchdog late 1.4 s"
-    assert figures(with_units({"memory_pressure": 4.0})) == "pressure level 4"
+    assert figures(with_units({"pressure_level": 4, "available_frac": 0.3})) == "pressure level 4"
     assert with_units({"something_new_bytes": 1}) == {"something_new_bytes": 1}
+
+
+def test_a_mac_full_of_wired_memory_tells_what_is_available_and_no_share_of_time() -> None:
+    peaks = with_units({"pressure_level": 1, "available_frac": 0.03})
+    assert peaks == {"pressure_level_peak": 1, "available_least_frac": 0.03}
+    assert figures(peaks) == "memory available 3 %"
+    acted = {"swap_growth_bytes": 5e8, "step_s": 2.3, "pressure_level": 1, "available_frac": 0.02}
+    assert figures({**acted, **peaks}, "memory_pressure") == "memory available 2 %, swap +0.50 GB, step 2.3 s"
 
 
 def test_a_figure_that_nobody_named_is_told_by_its_unit() -> None:

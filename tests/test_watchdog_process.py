@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from watchdog_harness import LIMITS, ROOT, Harness, is_gone, state_of, wait_until
+from watchdog_harness import LIMITS, Harness, is_gone, state_of, wait_for_death, wait_until
 
 from orchestrator.cgroup import WorkerCgroup
 from orchestrator.errors import HostUnfit
@@ -150,6 +150,38 @@ def test_first_cause_wins_and_hurry_jumps_to_sigkill(dog: Harness) -> None:
     assert [acted.cause for acted in dog.of(wire.Acted)] == ["interrupted"]
 
 
+def test_worker_that_is_stuck_in_its_first_step_shows_it_by_its_age(dog: Harness) -> None:
+    worker = dog.start("stubborn")
+    assert line_of(worker) == b"ready"
+    dog.watch(worker)
+    wait_until(lambda: len(dog.samples()) >= 60 or not dog.hear(wire.Samples))
+    dog.say(wire.StopWorker(dog.serial, "interrupted", hurry=True))
+    dog.release(worker)
+
+    reader = SampleReader()
+    played = [reader.decode(sample) for sample in dog.samples()]
+    readings = [(s.monotonic_s, s.progress) for s in played if s.progress is not None and s.progress.phase == "decode"]
+    assert all(progress.total_steps == 0 for _, progress in readings)
+    (first_s, first), (last_s, last) = readings[0], readings[-1]
+    assert last.progress_age_s - first.progress_age_s == pytest.approx(last_s - first_s, abs=0.001)
+    assert last.progress_age_s > 0.5
+
+
+def test_stopped_watchdog_lets_go_of_a_worker_that_died_meanwhile(dog: Harness) -> None:
+    worker = dog.start("wait")
+    dog.watch(worker)
+    os.kill(dog.process.pid, signal.SIGSTOP)
+    wait_until(lambda: state_of(dog.process.pid) == "T")
+    wait_until(lambda: dog.page.read().total_steps > 25)  # type: ignore[union-attr] - it was laid
+    os.killpg(worker.pid, signal.SIGKILL)
+    wait_for_death(worker.pid)
+    os.kill(dog.process.pid, signal.SIGCONT)
+    released = dog.release(worker)
+
+    assert (released.cause, released.rungs) == (None, [])
+    assert worker.returncode == -signal.SIGKILL
+
+
 def test_messages_for_another_attempt_are_not_obeyed(dog: Harness) -> None:
     worker = dog.start("finish", "60")
     dog.watch(worker)
@@ -162,7 +194,7 @@ def test_messages_for_another_attempt_are_not_obeyed(dog: Harness) -> None:
 
 def test_worker_dead_before_it_is_watched(dog: Harness) -> None:
     worker = dog.start("finish", "0")
-    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    wait_for_death(worker.pid)
     dog.watch(worker)
     dog.hear(wire.Samples)
 
@@ -223,80 +255,6 @@ def test_kernel_oom_kill_in_the_cgroup_is_evidence(dog: Harness) -> None:
     assert released.memory_evidence["oom_kills"] == 1
 
 
-# -- the orchestrator goes away
-
-
-def test_end_of_the_socket_ends_worker_group_cgroup_and_watchdog(dog: Harness) -> None:
-    try:
-        group = WorkerCgroup.create(10**9, f"{os.getpid()}-eof")
-        cgroup = group.path
-    except HostUnfit:
-        cgroup = None
-    worker = dog.start("parent")
-    if cgroup is not None:
-        group.add(worker.pid)
-    child = int(line_of(worker))
-    dog.watch(worker, cgroup=cgroup)
-    dog.hear(wire.Samples)
-    dog.socket.close()
-    worker.wait(20)
-
-    assert worker.returncode == -signal.SIGKILL
-    assert dog.process.wait(20) == 0
-    wait_until(lambda: is_gone(child))
-    assert cgroup is None or not Path(cgroup).exists()
-
-
-ORCHESTRATOR = """
-import subprocess, sys, time
-sys.path[:0] = [{root!r}, {tests!r}]
-from watchdog_harness import Harness
-from orchestrator.watchdog import wire
-dog = Harness().__enter__()
-dog.hear(wire.Ready)
-worker = dog.start("stubborn")
-worker.stdout.readline()
-dog.watch(worker)
-dog.hear(wire.Samples)
-print(dog.process.pid, worker.pid, flush=True)
-time.sleep(3600)
-"""
-
-
-@pytest.mark.parametrize("paused", [False, True], ids=["awake", "stopped"])
-def test_killed_orchestrator_leaves_nothing(paused: bool) -> None:
-    """Also where the watchdog was stopped: the kernel wakes it when its parent dies."""
-    code = ORCHESTRATOR.format(root=str(ROOT), tests=str(ROOT / "tests"))
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as orchestrator:
-        assert orchestrator.stdout is not None
-        watchdog, worker = map(int, orchestrator.stdout.readline().split())
-        if paused:
-            os.kill(watchdog, signal.SIGSTOP)
-            wait_until(lambda: state_of(watchdog) == "T")
-        orchestrator.kill()
-        orchestrator.wait()
-        wait_until(lambda: is_gone(worker) and is_gone(watchdog), 10)
-
-
-def test_shutdown_ends_it_and_what_it_watches(dog: Harness) -> None:
-    worker = dog.start("deaf")
-    dog.watch(worker)
-    dog.hear(wire.Samples)
-    dog.say(wire.Shutdown())
-
-    assert dog.process.wait(20) == 0
-    assert worker.wait(20) == -signal.SIGKILL
-
-
-def test_signals_of_a_terminal_do_not_end_it(dog: Harness) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
-        os.kill(dog.process.pid, number)
-    worker = dog.start("finish")
-    dog.watch(worker)
-
-    assert dog.release(worker).cause is None
-
-
 # -- what it costs
 
 
@@ -329,7 +287,7 @@ def test_memory_and_processor_time_stay_small(dog: Harness, capsys: pytest.Captu
     with capsys.disabled():
         print(f"\nwatchdog at 10 Hz: {share:.2%} of one core, {rss_kib / 1024:.1f} MiB resident")
     assert rss_kib <= RSS_LIMIT_KIB
-    assert share <= 0.03  # the goal is 0.01; the machines that run tests are shared
+    assert share <= 0.03  # the goal is 0.01; beside other programs a tick costs more
 
 
 def test_nothing_grows_over_many_attempts(dog: Harness) -> None:
@@ -359,7 +317,7 @@ def test_nothing_grows_over_many_attempts(dog: Harness) -> None:
 def test_samples_nobody_reads_are_dropped_and_counted(dog: Harness) -> None:
     worker = dog.start("finish", "400")
     dog.watch(worker, dataclasses.replace(LIMITS, sample_every_s=0.001))
-    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)  # while nobody reads
+    wait_for_death(worker.pid)  # while nobody reads
     released = dog.release(worker)
     dropped = sum(batch.dropped for batch in dog.of(wire.Samples))
 

@@ -10,6 +10,7 @@ import pytest
 import tiny_models as tiny
 from worker_driver import make_spec
 
+from orchestrator.metrics import summarise
 from worker import mlx_runtime, models
 from worker.engines import cell
 from worker.engines.logits import judge
@@ -213,3 +214,48 @@ class _StopAfterFirstRep(ResultPipe):
         super().send(message)
         if isinstance(message, RepResult):
             self._page.request_stop()
+
+
+CACHE_HEAVY = {"batch": 8, "context": 512, "gen_tokens": 4, "prefill_step_size": 32}
+
+
+def _step_peaks(engine: Any, prompts: list[list[int]], steps: int) -> list[int]:
+    """MLX's peak of each decode step, taken by hand: nothing in flight, counter at zero, one step."""
+    engine.prefill(prompts, lambda: None)
+    peaks = []
+    for _ in range(steps):
+        mx.synchronize()
+        mx.reset_peak_memory()
+        engine.step()
+        peaks.append(mx.get_peak_memory())
+    engine.finish()
+    return peaks
+
+
+def test_the_step_that_grows_the_cache_by_copy_is_decodes_peak() -> None:
+    """The context is a multiple of 256, so the very first step of lockstep doubles what the caches hold."""
+    spec = make_spec(engine="lockstep", model=tiny.source(tiny.LLAMA), warmup=0, **CACHE_HEAVY)
+    progress, _ = tiny.make_progress()
+    loaded = models.load(spec.model, 0, progress)
+    engine, facts = cell.prepare(loaded.model, spec)
+    prompts = random_prompts(0, 8, 512, 256)
+    grows, *others = _step_peaks(engine, prompts, 3)
+    result = measure_rep(spec, 0, engine, prompts, mlx_runtime.MlxMemory(), progress)
+
+    copied = 8 * 512 * (facts.bytes_per_token or 0) / 2  # the old caches of one of the two layers
+    assert grows > max(others) + 0.4 * copied
+    assert result.decode_peak_bytes == pytest.approx(grows, rel=0.02)
+    assert result.first_step_peak_bytes == pytest.approx(grows, rel=0.02)
+    assert result.prefill_peak_bytes < result.decode_peak_bytes
+    assert summarise([result], None, 8, 4).peak_phase == "decode"
+
+
+@pytest.mark.parametrize("engine", ["batched", "lockstep"])
+def test_the_first_step_is_some_phases_peak(engine: str) -> None:
+    for gen_tokens in (2, 4):
+        (result,) = tiny.run_rep(tiny.LLAMA, engine, **{**CACHE_HEAVY, "gen_tokens": gen_tokens})
+        folded = engine == "batched" and gen_tokens > 2
+        owner = result.prefill_peak_bytes if folded else result.decode_peak_bytes
+        assert 0 < result.first_step_peak_bytes <= owner
+    (result,) = tiny.run_rep(tiny.LLAMA, engine, **{**CACHE_HEAVY, "gen_tokens": 1})
+    assert result.first_step_peak_bytes == 0

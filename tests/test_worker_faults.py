@@ -13,6 +13,7 @@ import psutil
 import pytest
 from worker_driver import Driver, is_running, make_spec, wait_until
 
+from orchestrator.failure_texts import recognise
 from worker.engines.faults import ABORT_TEXTS, KINDS, Fault, parse_fault
 from worker.failures import AttemptError
 from worker.protocol import Done, Failure, Hello, ModelFacts, RepResult
@@ -131,12 +132,20 @@ def test_ends_without_a_last_message(fault: str, status: int, tmp_path: Path) ->
     assert ended.torn == b""
 
 
+@pytest.mark.parametrize("phase", ["load", "prefill", "decode"])
+def test_a_segfault_leaves_its_stack_and_no_text_that_means_something_else(phase: str, tmp_path: Path) -> None:
+    output = play(f"segfault@{phase}", tmp_path).output.decode()
+    assert output.startswith("Fatal Python error: Segmentation fault")
+    assert " in _segfault\n" in output
+    assert recognise(output) is None
+
+
 @pytest.mark.parametrize("name", ABORT_TEXTS)
 def test_aborts_say_why_on_stderr(name: str, tmp_path: Path) -> None:
     ended = play(f"abort:{name}", tmp_path)
     assert ended.status == -signal.SIGABRT
     assert ended.output.startswith(b"libc++abi: terminating due to uncaught exception of type std::runtime_error: [")
-    assert ABORT_TEXTS[name].encode() in ended.output
+    assert ended.output.rstrip().endswith(ABORT_TEXTS[name].encode())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from orchestrator.watchdog import wire
+from orchestrator.watchdog.exit_notice import ExitNotice
 from orchestrator.watchdog.launch import spawn_watchdog
 from orchestrator.watchdog.limits import Limits
 from worker.telemetry import TelemetryPage, create_page_fd
@@ -48,6 +49,15 @@ def is_gone(pid: int) -> bool:
     return state_of(pid) in (None, "Z", "X")
 
 
+def wait_for_death(pid: int, limit_s: float = 30.0) -> None:
+    """Waits until a child is dead, without reaping it."""
+    notice = ExitNotice(pid)
+    try:
+        wait_until(notice.died, limit_s)
+    finally:
+        notice.close()
+
+
 @dataclass
 class Harness:
     """One watchdog and the workers it was told of. Use it as a context manager."""
@@ -55,11 +65,12 @@ class Harness:
     messages: list[wire.WireMessage] = field(default_factory=list)
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     serial: int = 0
+    wired: bool = False
 
     def __enter__(self) -> Self:
         self.page_fd = create_page_fd()
         self.page = TelemetryPage(self.page_fd)
-        self.process, self.socket = spawn_watchdog(self.page_fd)
+        self.process, self.socket = spawn_watchdog(self.page_fd, wired=self.wired)
         self._buffer = b""
         return self
 
@@ -124,7 +135,7 @@ class Harness:
 
     def release(self, worker: subprocess.Popen[bytes]) -> wire.Released:
         """Waits for the worker's death without reaping it, says so, and reaps it once it is released."""
-        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+        wait_for_death(worker.pid, 600.0)
         self.say(wire.Exited(self.serial))
         released = self.hear(wire.Released)
         worker.wait()

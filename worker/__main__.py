@@ -29,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.set_inheritable(fd, False)
     in_place = {"parent_death": backstops.die_with_parent()}
     backstops.set_signals()
+    backstops.show_native_crashes()
     results = ResultPipe(fds.result_fd)
     try:
         spec = _read_spec(fds.control_fd)
@@ -39,10 +40,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     timer = backstops.KernelTimer(spec.backstop_s)
     timer.arm()
-    backstops.hold_lifeline(fds.control_fd)
+    grace_s = backstops.lifeline_grace_s()
+    backstops.hold_lifeline(fds.control_fd, page.request_stop, grace_s)
     in_place |= {
-        "timer": f"ITIMER_REAL {spec.backstop_s:g} s, default action",
-        "lifeline": "control pipe",
+        "timer": f"ITIMER_REAL {spec.backstop_s:g} s or {backstops.PATIENCE_MARKS} slowest marks, default action",
+        "lifeline": f"control pipe, grace {grace_s:g} s",
         "core_dumps": backstops.forbid_core_dumps(),
         "out_of_memory": backstops.volunteer_for_oom(),
     }

@@ -59,7 +59,13 @@ class RepEnd:
 
 
 class Engine(Protocol):
-    """One way to decode a batch. A repetition is one `prefill`, any number of `step`s, one `finish`."""
+    """One way to decode a batch. A repetition is one `prefill`, any number of `step`s, one `finish`.
+
+    `launches_ahead` says whether the next step is under way already when `prefill` and `step` return. Where it
+    is not, nothing is: what prefill held is given back by then, and the peaks of its phases are its own.
+    """
+
+    launches_ahead: bool
 
     def prefill(self, prompts: list[list[int]], chunk_done: Callable[[], None]) -> int:
         """Takes prompts of equal length up to the first tokens; returns the rows that have one."""
@@ -81,6 +87,7 @@ class _Timed:
     rows_per_step: list[int]
     first_rows: int
     prefill_peak_bytes: int
+    first_step_peak_bytes: int
     end: MemoryReading
 
 
@@ -159,6 +166,7 @@ def measure_rep(
         ended_s=ended,
         filled_tokens=end.filled_tokens,
         tokens_digest=_digest(end.tokens),
+        first_step_peak_bytes=timed.first_step_peak_bytes,
     )
 
 
@@ -188,7 +196,7 @@ def _time_rep(
     last = first_token = time.perf_counter_ns()
     _demand_rows(first_rows, spec.batch, "the first token")
     prefill = memory.read()
-    prefill_peak = max(prefill.peak_bytes, prefill.active_bytes)
+    prefill_peak, first_step_peak = max(prefill.peak_bytes, prefill.active_bytes), 0
     memory.reset_peak()
     if rep >= 0:
         progress.enter(Phase.DECODE, rep=rep)
@@ -206,10 +214,12 @@ def _time_rep(
         _demand_rows(rows, spec.batch, f"decode step {step + 1}")
         _show(memory, progress)
         progress.stepped(steps[-1])
-        if step == 0 and spec.gen_tokens > 2:
-            # What prefill held may be freed late, by another thread: its peak ends with the first step.
-            prefill_peak = max(prefill_peak, memory.read().peak_bytes)
-            memory.reset_peak()
+        if step == 0:
+            first_step_peak = memory.read().peak_bytes
+            if engine.launches_ahead and spec.gen_tokens > 2:
+                # The first step was under way before the peak began anew, among what prefill held still.
+                prefill_peak = max(prefill_peak, first_step_peak)
+                memory.reset_peak()
     return _Timed(
         prefill_s=(first_token - began) / 1e9,
         chunk_s=[(b - a) / 1e9 for a, b in zip([began, *chunk_ends], chunk_ends, strict=False)],
@@ -217,6 +227,7 @@ def _time_rep(
         rows_per_step=rows_per_step,
         first_rows=first_rows,
         prefill_peak_bytes=prefill_peak,
+        first_step_peak_bytes=first_step_peak,
         end=memory.read(),
     )
 

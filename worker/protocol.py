@@ -51,7 +51,11 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """Everything one attempt needs to know. `backstop_s` is the worker's kernel timer."""
+    """Everything one attempt needs to know.
+
+    `backstop_s` is the worker's kernel timer: the least time without progress after which it ends itself. It
+    has to be longer than the watchdog waits for a first mark (backstops.KernelTimer).
+    """
 
     cell_id: str
     attempt: int
@@ -123,7 +127,8 @@ class RepResult:
     `prompt_tokens` counts tokens of all rows that went through the model; `filled_tokens` those whose keys
     and values were written at random instead: where it is not 0, `prefill_s` says nothing about prompt speed.
     `tokens_digest` is the same for the same greedy tokens, empty where an engine makes none. `started_s` and
-    `ended_s` are `time.monotonic()`.
+    `ended_s` are `time.monotonic()`. `first_step_peak_bytes` is the peak from the first tokens to the end of
+    the first decode step, 0 where there is none; docs/measurement.md says to which phase's peak it belongs.
     """
 
     type: ClassVar[str] = "rep"
@@ -145,6 +150,7 @@ class RepResult:
     ended_s: float
     filled_tokens: int = 0
     tokens_digest: str = ""
+    first_step_peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

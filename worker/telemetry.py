@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 import mmap
 import os
+import sys
 import time
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ _SEQ, _PID, _PHASE, _REP, _STEP, _MARKS, _TOTAL, _PROGRESS_NS, _PHASE_NS, _CHUNK
 _ACTIVE, _CACHE, _PEAK = range(11, 14)
 _PROGRESS_WORDS = 14
 _RING_AT = 32
-_STOP_AT = 128  # written by the watchdog alone
+_STOP_AT = 128  # written by whoever ends the worker, and never taken back
 
 
 class Phase(enum.IntEnum):
@@ -98,7 +99,7 @@ class TelemetryPage:
         self._words[_VERSION_AT], self._words[_SERIAL_AT] = VERSION, serial
         self._words[_MAGIC_AT] = _MAGIC
 
-    # -- the watchdog's end
+    # -- the end of who watches
 
     def request_stop(self) -> None:
         """Asks the worker to end by itself between two steps."""
@@ -219,12 +220,15 @@ class TelemetryPage:
 
 def create_page_fd() -> int:
     """An unnamed file of one page, in memory where the platform has such a thing; close-on-exec."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("wallfinder-telemetry", os.MFD_CLOEXEC)
-    else:
-        import tempfile  # late: it costs memory in every process, and Linux never needs it
-
-        with tempfile.TemporaryFile(prefix="wallfinder-") as file:
-            fd = os.dup(file.fileno())
+    fd = _unnamed_fd()
     os.ftruncate(fd, PAGE_BYTES)
     return fd
+
+
+def _unnamed_fd() -> int:
+    if sys.platform == "linux" and hasattr(os, "memfd_create"):
+        return os.memfd_create("wallfinder-telemetry", os.MFD_CLOEXEC)
+    import tempfile  # late: it costs memory in every process, and Linux never needs it
+
+    with tempfile.TemporaryFile(prefix="wallfinder-") as file:
+        return os.dup(file.fileno())

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
 FLAG, TERM, KILL, UNKILLABLE = "flag", "term", "kill", "unkillable"
 _ORDER = (FLAG, TERM, KILL, UNKILLABLE)
-TOTAL_S = 45.0  # a Mac whose watchdogd starves for 90 s panics
 KILL_AGAIN_S = 1.0  # a child forked while the group was signalled escapes the first one
 
 
 @dataclass(frozen=True, slots=True)
 class Graces:
-    """How long each rung may take before the next, in seconds; together at most TOTAL_S."""
+    """How long each rung may take before the next, in seconds.
+
+    Together under 45 s: a Mac whose watchdogd starves for 90 s panics.
+    """
 
     flag_s: float
     term_s: float = 2.0
@@ -74,20 +76,15 @@ def climb(ladder: Ladder, now_s: float, hurry: bool) -> Ladder:
 def signal_group(pid: int, number: int) -> bool:
     """Signals the process group `pid` leads; whether there was anybody to signal.
 
-    The leader must not have been reaped by now, or its number could be another's. macOS answers EPERM for a
+    Never the process alone: a worker leads its group from before its start on, so a number without a group is
+    another's, or nobody's. The leader must not have been reaped by now. macOS answers EPERM for a
     group of zombies only, which is nobody to signal as well.
     """
     if pid <= 1:
         raise ValueError(f"{pid} is no worker")
     try:
         os.killpg(pid, number)
-    except ProcessLookupError:
-        # A worker that is not (or not yet) leader of its group is signalled alone.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
-            return True
-        return False
-    except PermissionError:
+    except (ProcessLookupError, PermissionError):
         return False
     return True
 
@@ -117,11 +114,6 @@ class Killer:
         self._hurry = False
         self._signalled_at_s = 0.0
         self.rungs: list[tuple[str, float]] = []
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the worker was told to stop."""
-        return self._ladder is not None
 
     @property
     def is_unkillable(self) -> bool:
@@ -166,8 +158,3 @@ class Killer:
 def released_rungs(rungs: list[tuple[str, float]]) -> list[list[str | float]]:
     """The rungs as the wire carries them."""
     return [[name, round(at_s, 3)] for name, at_s in rungs]
-
-
-def worst_case_s(allowed: Graces) -> float:
-    """The longest a ladder with these graces takes, in seconds."""
-    return allowed.flag_s + allowed.term_s + allowed.kill_s

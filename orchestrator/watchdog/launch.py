@@ -10,11 +10,13 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def spawn_watchdog(page_fd: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def spawn_watchdog(
+    page_fd: int, *, wired: bool = sys.platform == "darwin"
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Starts the watchdog of a sweep; the process, and our end of the socket to it.
 
     Closing that end (or dying) makes the watchdog kill what it watches and exit. The first message is
-    `Ready`.
+    `Ready`. `wired`: a SIGKILL leaves GPU memory wired here, so a worker gets time for a clean exit.
 
     Raises:
         OSError: the process could not be started.
@@ -24,7 +26,7 @@ def spawn_watchdog(page_fd: int) -> tuple[subprocess.Popen[bytes], socket.socket
     # library's.
     code = (
         f"import sys; sys.path.append({str(_ROOT)!r}); "
-        f"from orchestrator.watchdog.main import main; main({theirs.fileno()}, {page_fd})"
+        f"from orchestrator.watchdog.main import main; main({theirs.fileno()}, {page_fd}, wired={wired})"
     )
     with theirs:
         try:

@@ -1,7 +1,9 @@
 """Owns the watchdog process: start, the loop over socket and ticks, the end.
 
-Does not judge (policy.py), read the machine (probe.py) or signal (killer.py). The loop opens no files, forks
-nothing, logs nothing. Between attempts it sleeps in `select` without a timeout.
+Does not judge (policy.py), read the machine (probe.py) or signal (killer.py). A tick opens no files, forks
+nothing, logs nothing. Files are opened where no tick is due: by `Watch` (the worker's readings), at the release
+(its cgroup's list of processes, the watchdog's own /proc entries) and at the end. Between attempts it sleeps in
+`select` without a timeout.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
 
 from orchestrator.watchdog.outbox import Outbox
@@ -42,8 +43,8 @@ _IGNORED = (
 class Watchdog:
     """The loop. One watched worker at a time."""
 
-    def __init__(self, sock: socket.socket, page: TelemetryPage, probe: Probe) -> None:
-        self._sock, self._page, self._probe = sock, page, probe
+    def __init__(self, sock: socket.socket, page: TelemetryPage, probe: Probe, wired: bool) -> None:
+        self._sock, self._page, self._probe, self._wired = sock, page, probe, wired
         self._outbox = Outbox(sock)
         self._received = bytearray()
         self._watched: Watched | None = None
@@ -57,6 +58,8 @@ class Watchdog:
             if watched is not None and due_s is not None and time.monotonic() >= due_s and not watched.tick():
                 self._release()
         if self._watched is not None:
+            if self._wired:
+                self._watched.wait_for_clean_end()
             self._watched.kill()
             remove_cgroup(self._watched.watch.cgroup_dir)
 
@@ -95,7 +98,7 @@ class Watchdog:
             if watched is not None:  # a lost Exited: never leave the one before unguarded
                 watched.kill()
             gc.disable()
-            self._watched = Watched(message, self._page, self._probe, self._outbox, sys.platform == "darwin")
+            self._watched = Watched(message, self._page, self._probe, self._outbox, self._wired)
         elif (
             watched is not None and isinstance(message, (StopWorker, Exited)) and message.serial == watched.watch.serial
         ):
@@ -139,8 +142,11 @@ def warm_up(probe: Probe, page: TelemetryPage) -> None:
     probe.forget()
 
 
-def main(socket_fd: int, page_fd: int) -> None:
-    """The process. Both descriptors are inherited; the socket is a stream to the orchestrator."""
+def main(socket_fd: int, page_fd: int, *, wired: bool) -> None:
+    """The process. Both descriptors are inherited; the socket is a stream to the orchestrator.
+
+    `wired`: a platform on which a SIGKILL leaves GPU memory wired.
+    """
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     backstops = take_precautions()
@@ -150,4 +156,4 @@ def main(socket_fd: int, page_fd: int) -> None:
     name, probe = select_probe()
     warm_up(probe, page)
     backstops |= settle_memory(page.shared)
-    Watchdog(sock, page, probe).run(Ready(os.getpid(), name, backstops))
+    Watchdog(sock, page, probe, wired).run(Ready(os.getpid(), name, backstops))

@@ -20,7 +20,6 @@ SKIPPED_STEPS = 2  # the first steps of an attempt compile and allocate
 RECENT_STEPS = 5
 PREDICTION_DOUBT = 2.0
 STALL_SOFT_MARKS, STALL_HARD_MARKS = 4, 8  # of the slowest mark so far: chunks grow dearer with depth
-LOAD_PATIENCE = 3
 FIRST_MARK_PATIENCE = 5  # nobody knows yet what a load, or a first chunk of 32 rows, takes on this machine
 
 
@@ -149,7 +148,7 @@ def _stall_limits(limits: Limits, history: History, progress: ProgressReading | 
     """How old the last progress may be, with memory evidence and alone, in seconds.
 
     At least the limits; scaled by the slowest mark so far; and patient where nothing is known yet, which is
-    until the first mark of a load or of a prefill.
+    until the first mark of a prefill, and in a load throughout (weights differ in size a thousandfold).
     """
     if progress is None:
         return limits.stall_soft_s, limits.stall_hard_s
@@ -157,9 +156,9 @@ def _stall_limits(limits: Limits, history: History, progress: ProgressReading | 
     usual_s = history.slowest_mark_s.get(phase, 0.0)
     if _is_decoding(progress):
         usual_s = max(usual_s, history.warm_s or 0.0, limits.expected_step_s or 0.0)
-    starting = phase in ("starting", "load")
-    unknown = starting or (phase in ("warmup", "prefill") and usual_s == 0.0)
+    unknown = phase in ("starting", "load") or (phase in ("warmup", "prefill") and usual_s == 0.0)
+    patience = FIRST_MARK_PATIENCE if unknown else 1
     return (
-        max(limits.stall_soft_s * (LOAD_PATIENCE if starting else 1), STALL_SOFT_MARKS * usual_s),
-        max(limits.stall_hard_s * (FIRST_MARK_PATIENCE if unknown else 1), STALL_HARD_MARKS * usual_s),
+        max(limits.stall_soft_s * patience, STALL_SOFT_MARKS * usual_s),
+        max(limits.stall_hard_s * patience, STALL_HARD_MARKS * usual_s),
     )

@@ -40,6 +40,8 @@ CAUSES = ("swap_growth", "step_inflation", "stalled", "memory_pressure", "footpr
 """The signals that can be a cause, the most telling first: of several, the first names the wall."""
 MEMORY_SIGNALS = ("swap_growth", "memory_pressure", "footprint", "watchdog_late")
 SLOW_AND_MEMORY, MEMORY_TWICE = "slow and memory", "memory twice"
+MEASURED_PHASES = ("prefill", "decode")
+AVAILABLE = "available_frac"  # the one figure that is the worse the less it is
 
 BLIND_SAMPLES = 3
 WALL_STEP_S = 0.05  # shorter steps are never a wall, whatever their ratio: the scheduler's noise is that large
@@ -81,7 +83,9 @@ class State:
 
     `since` says when each condition that holds now began to hold. `judged_from_s` is where patience starts
     anew: after a suspend, a stop or a pause, nothing before it counts against the worker. `seen` holds, per
-    memory signal, when it was last at soft or more, and its largest figure.
+    figure of memory trouble, when its signal was last at soft or more, and the worst figure so far.
+    `measured_stall_s` is the time for which tasks waited for memory while something was measured, as far as
+    the worker was part of it; None where the platform does not say.
     """
 
     started_s: float | None = None
@@ -98,6 +102,7 @@ class State:
     memory: MemoryFigures | None = None
     pace: PaceFigures | None = None
     swap_growth_max_bytes: int | None = None
+    measured_stall_s: float | None = None
 
 
 def decide(limits: Limits, state: State, sample: Sample) -> tuple[State, Action]:
@@ -116,10 +121,11 @@ def decide(limits: Limits, state: State, sample: Sample) -> tuple[State, Action]
         state,
         started_s=now if state.started_s is None else state.started_s,
         last=(now, sample.boottime_s),
+        measured_stall_s=_add_stall(state, memory, sample),
         blind=0 if usable else state.blind + 1,
         baseline=baseline,
         since={name: state.since.get(name, now) for name in conditions},
-        history=follow(state.history, sample, pace.stall_soft_s),
+        history=follow(state.history, sample, pace.stall_hard_s),
         seen=_remember(state.seen, soft | hard, memory, sample),
         memory=memory,
         pace=pace,
@@ -129,8 +135,10 @@ def decide(limits: Limits, state: State, sample: Sample) -> tuple[State, Action]
 
 
 def memory_evidence(state: State, now_s: float) -> Evidence:
-    """The memory signals that were at soft or more in the ten seconds before `now_s`, with their peaks.
+    """The figures of the memory signals that were at soft or more in the ten seconds before `now_s`.
 
+    `swap_growth`, `footprint` and `compressor_growth_bytes` in bytes, `watchdog_late` in seconds,
+    `pressure_stall_frac` and `pressure_level`, each at its largest, and `available_frac` at its least.
     Empty where there were none, so a stall or a kill by others is a wall exactly where this is not empty.
     """
     return {name: value for name, (at_s, value) in state.seen.items() if now_s - at_s <= EVIDENCE_S}
@@ -278,19 +286,32 @@ def _note_gaps(limits: Limits, state: State, sample: Sample, memory: MemoryFigur
 def _remember(
     seen: dict[str, tuple[float, float]], signs: AbstractSet[str], memory: MemoryFigures, sample: Sample
 ) -> dict[str, tuple[float, float]]:
-    """The memory signals seen, with the one in `signs` brought up to now."""
+    """The figures seen, with those of the signals in `signs` brought up to now."""
     if signs.isdisjoint(MEMORY_SIGNALS):
         return seen
-    values = {
-        "swap_growth": memory.swap_growth_bytes,
-        "memory_pressure": memory.pressure_stall_frac or memory.pressure_level or memory.available_frac,
-        "footprint": memory.footprint_bytes,
-        "watchdog_late": sample.late_s,
-    }
-    fresh = {name: value for name, value in values.items() if name in signs}
+    figures = (
+        ("swap_growth", "swap_growth", memory.swap_growth_bytes),
+        ("memory_pressure", "pressure_stall_frac", memory.pressure_stall_frac),
+        ("memory_pressure", "pressure_level", memory.pressure_level),
+        ("memory_pressure", AVAILABLE, memory.available_frac),
+        ("memory_pressure", "compressor_growth_bytes", memory.compressor_growth_bytes or None),
+        ("footprint", "footprint", memory.footprint_bytes),
+        ("watchdog_late", "watchdog_late", sample.late_s),
+    )
+    fresh = {name: value for sign, name, value in figures if sign in signs and value is not None}
+    worst = {name: min if name == AVAILABLE else max for name in fresh}
     return seen | {
-        name: (sample.monotonic_s, max(value or 0, seen.get(name, (0.0, 0.0))[1])) for name, value in fresh.items()
+        name: (sample.monotonic_s, worst[name](value, seen.get(name, (0.0, value))[1])) for name, value in fresh.items()
     }
+
+
+def _add_stall(state: State, memory: MemoryFigures, sample: Sample) -> float | None:
+    """The measured time lost to waiting for memory, with this sample's span added."""
+    frac, before_s = memory.pressure_stall_frac, state.measured_stall_s
+    if frac is None or state.last is None:
+        return before_s
+    measured = sample.progress is not None and sample.progress.phase in MEASURED_PHASES
+    return (before_s or 0.0) + (frac * (sample.monotonic_s - state.last[0]) if measured else 0.0)
 
 
 def _describe(limits: Limits, memory: MemoryFigures, pace: PaceFigures) -> Evidence:

@@ -43,9 +43,10 @@ def host_probe() -> HostProbe:
         from orchestrator.watchdog.probe_macos import MacProbe  # late: see select_probe
 
         return MacProbe()
-    from orchestrator.watchdog.probe_linux import LinuxProbe  # late: see select_probe
+    else:  # noqa: RET505 - mypy takes what follows a platform's return for unreachable on that platform
+        from orchestrator.watchdog.probe_linux import LinuxProbe  # late: see select_probe
 
-    return LinuxProbe()
+        return LinuxProbe()
 
 
 def select_probe() -> tuple[str, Probe]:
@@ -55,11 +56,10 @@ def select_probe() -> tuple[str, Probe]:
         OSError: the platform has neither /proc nor the macOS libraries.
     """
     if sys.platform == "darwin":
-        from orchestrator.watchdog.probe_macos import (
-            MacProbe,
-        )  # late: only what this platform needs stays resident
+        from orchestrator.watchdog.probe_macos import MacProbe  # late: only what this platform needs is resident
 
         return "macos", MacProbe()
-    from orchestrator.watchdog.probe_linux import LinuxProbe  # late: see above
+    else:  # noqa: RET505 - see above
+        from orchestrator.watchdog.probe_linux import LinuxProbe  # late: see above
 
-    return "linux", LinuxProbe()
+        return "linux", LinuxProbe()

@@ -7,13 +7,15 @@ tested against bytes. It imports everywhere.
 from __future__ import annotations
 
 import ctypes
-import select
 import struct
-import sys
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from orchestrator.watchdog.exit_notice import ExitNotice
 from orchestrator.watchdog.sample import HostReading, WorkerReading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HOST_VM_INFO64 = 4
 VM_INTS = 38  # of revision 1; asking for more or fewer misreads on some systems
@@ -134,50 +136,38 @@ class SystemKernel:
         return None if failed else bytes(self._rusage[:RUSAGE_BYTES])
 
 
-class _ExitNotice:
-    """Whether one process has ended, by kqueue: a zombie looks alive to `proc_pid_rusage`."""
+class Notice(Protocol):
+    """See exit_notice.ExitNotice."""
 
-    def __init__(self, pid: int) -> None:
-        self.has_ended = False
-        if sys.platform == "darwin":
-            self._queue = select.kqueue()
-            event = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)
-            try:
-                self._queue.control([event], 0, 0)
-            except ProcessLookupError:  # only this error means that it is dead already
-                self.has_ended = True
-
-    def poll(self) -> bool:
-        if sys.platform == "darwin" and not self.has_ended:
-            self.has_ended = bool(self._queue.control(None, 1, 0))
-        return self.has_ended
+    def died(self) -> bool:
+        """Whether the process is dead."""
 
     def close(self) -> None:
-        if sys.platform == "darwin":
-            self._queue.close()
+        """Releases what the notice holds."""
 
 
 class MacProbe:
-    """Reads a Mac through `kernel`; tests hand it one of their own."""
+    """Reads a Mac through `kernel` and `notice_exit`; tests hand it some of their own."""
 
-    def __init__(self, kernel: Kernel | None = None) -> None:
+    def __init__(self, kernel: Kernel | None = None, notice_exit: Callable[[int], Notice] = ExitNotice) -> None:
         self._kernel = SystemKernel() if kernel is None else kernel
+        self._notice_exit = notice_exit
         self._total_bytes = parse_uint(self._kernel.sysctl("hw.memsize", 8))
         self._page_bytes = parse_uint(self._kernel.sysctl("hw.pagesize", 8))
         self._pid: int | None = None
-        self._exit: _ExitNotice | None = None
+        self._exit: Notice | None = None
 
     def watch(self, pid: int, cgroup_dir: str | None) -> None:  # noqa: ARG002 - the protocol's; no cgroups here
         """Registers for the worker's end."""
         self.forget()
-        self._pid, self._exit = pid, _ExitNotice(pid)
+        self._pid, self._exit = pid, self._notice_exit(pid)
 
     def read(self) -> tuple[HostReading, WorkerReading]:
         """Both readings; never raises."""
         if self._pid is None or self._exit is None:
             return self.read_host(), WorkerReading()
         worker = parse_rusage(self._kernel.rusage(self._pid))
-        if not self._exit.poll():
+        if not self._exit.died():  # a zombie looks alive to `proc_pid_rusage`
             return self.read_host(), worker
         ended = WorkerReading(
             state="Z",

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.watchdog.killer import Killer, graces, kill_cgroup, released_rungs, signal_group
+from orchestrator.watchdog.killer import Graces, Killer, graces, kill_cgroup, released_rungs, signal_group
 from orchestrator.watchdog.policy import Evidence, State, Stop, decide, memory_evidence
 from orchestrator.watchdog.recording import encode_sample
 from orchestrator.watchdog.sample import HostReading, ProgressReading, Sample, WorkerReading
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from worker.telemetry import TelemetryPage
 
 FLUSH_EVERY_S = 0.5
+CLEAN_END_POLL_S = 0.02
 _GONE = ("Z", "X", "x")
 
 # Clocks: one that stops while the machine sleeps, and one that does not; their difference tells a suspend.
@@ -90,6 +91,16 @@ class Watched:
         self.send_samples()
         self._probe.forget()
         return self._released()
+
+    def wait_for_clean_end(self) -> None:
+        """Raises the stop flag and gives the worker as long as the ladder's first rung would to end by itself."""
+        self._page.request_stop()
+        end_s = time.monotonic() + self._graces().flag_s
+        while not self._worker_is_gone and time.monotonic() < end_s:
+            time.sleep(CLEAN_END_POLL_S)
+            _, worker = self._read()
+            if worker.state is None and worker.footprint_bytes is None:  # reaped by whoever adopted it
+                return
 
     def kill(self) -> None:
         """Ends worker, group and cgroup at once: the orchestrator is gone and nobody asks for the rest.
@@ -173,10 +184,12 @@ class Watched:
 
     def _start_ladder(self, hurry: bool) -> None:
         now = time.monotonic()
+        self._tell(self._killer.start(now, self._graces(), hurry=hurry), now)
+
+    def _graces(self) -> Graces:
         memory, pace = self._state.memory, self._state.pace
         step_s = None if pace is None else max(pace.step_s or 0.0, pace.acute_step_s or 0.0)
-        allowed = graces(step_s, None if memory is None else memory.footprint_bytes, self._wired)
-        self._tell(self._killer.start(now, allowed, hurry=hurry), now)
+        return graces(step_s, None if memory is None else memory.footprint_bytes, self._wired)
 
     def _climb(self) -> bool:
         now = time.monotonic()
@@ -195,7 +208,7 @@ class Watched:
         memory = dict(memory_evidence(self._state, time.monotonic()))
         if own_kills:
             memory["oom_kills"] = own_kills
-        stalled_s = self._grown("pressure_stall_total_s")
+        stalled_s = self._state.measured_stall_s
         return Released(
             serial=self.watch.serial,
             cause=self._cause,

@@ -101,8 +101,10 @@ class Released:
     `cause` is why we ended it, None where it ended by itself. Peaks are over the whole attempt, growth over
     the attempt's own baseline; `late_max_s` is the watchdog's own worst lateness. `oom_kills` counts the
     kernel's kills in the worker's own cgroup; where it has none, those of the whole host, which may be
-    somebody else's. `memory_evidence` holds the memory signals of the last ten seconds, and of kills only the
-    worker's own.
+    somebody else's. `pressure_stall_s` is the time for which tasks waited for memory while prefill or decode was
+    measured: tasks of the worker's own cgroup, or of the host where the worker is part of its trouble.
+    `memory_evidence` holds the figures of the last ten seconds' memory signals (policy.memory_evidence), and
+    of kills only the worker's own.
     """
 
     type: ClassVar[str] = "released"

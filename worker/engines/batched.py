@@ -47,6 +47,8 @@ class FilledCache:
 class BatchedEngine:
     """See `measure.Engine`. `pattern` (`fill.learn`) makes it fill the context at random."""
 
+    launches_ahead = True
+
     def __init__(self, model: nn.Module, spec: WorkerSpec, pattern: Sequence[Cache] | None = None) -> None:
         self._model = model
         self._spec = spec

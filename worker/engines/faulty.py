@@ -71,6 +71,8 @@ class FaultyEngine:
     with.
     """
 
+    launches_ahead = False
+
     def __init__(self, spec: WorkerSpec, fault: Fault | None, fds: Descriptors) -> None:
         self._spec = spec
         self._fault = fault

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class LockstepEngine:
     """See `measure.Engine`. `pattern` (`fill.learn`) makes it fill the context at random."""
 
+    launches_ahead = False
+
     def __init__(self, model: nn.Module, spec: WorkerSpec, pattern: Sequence[Cache] | None = None) -> None:
         self._model = model
         self._spec = spec
@@ -50,7 +52,10 @@ class LockstepEngine:
             logits = self._prefill_all(tokens, chunk_done)
         else:
             logits = self._prefill_last(tokens, chunk_done)
-        return self._take(logits)
+        rows = self._take(logits)
+        del logits
+        mx.synchronize()  # what is evaluated may still be held by MLX's own thread, and would be decode's peak
+        return rows
 
     def step(self) -> int:
         """One model call (B, 1)."""
