@@ -39,6 +39,7 @@ class LiveShow:
         self._screen: Screen = PlainScreen(sys.stderr, time.monotonic) if plain else open_screen(sys.stderr)
         self._started_s = time.monotonic()
         self._left: tuple[Cell, ...] | None = None
+        self._done = len(self._cells) - len(schedule.left_to_do(self._cells, history, self._retries))
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +54,7 @@ class LiveShow:
         telemetry = glimpse.telemetry
         self._screen.update(
             CellProgress(
-                index=self._index(),
+                index=min(self._done + 1, len(self._cells)),
                 total=len(self._cells),
                 cell_id=cell.cell_id,
                 attempt=attempt,
@@ -75,18 +76,16 @@ class LiveShow:
 
     def ended(self, record: CellRecord) -> None:
         """Shows what became of a cell."""
-        index = self._index() if self._left is None else len(self._cells) - len(self._left) + 1
         self._left = None
-        self._screen.ended(record, index, len(self._cells))
+        self._screen.ended(record, min(self._done + 1, len(self._cells)), len(self._cells))
+        if schedule.is_done(self._history.counting(record.cell_id), self._retries):
+            self._done += 1
 
     def _open(self) -> tuple[Cell, ...]:
         """The cells without an answer; looked up once per cell, since the screen asks four times a second."""
         if self._left is None:
             self._left = schedule.left_to_do(self._cells, self._history, self._retries)
         return self._left
-
-    def _index(self) -> int:
-        return min(len(self._cells), len(self._cells) - len(self._open()) + 1)
 
     def _eta_s(self, settings: Settings, glimpse: Glimpse) -> float | None:
         took = [

@@ -33,7 +33,7 @@ from worker.protocol import ModelSource, WorkerSpec
 from worker.telemetry import TelemetryPage, create_page_fd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from orchestrator.cells import Cell
     from orchestrator.host import HostFacts
@@ -144,11 +144,10 @@ class Sweep:
             self._cooldown.take_baseline()
         while left:
             self._stop_if_asked()
-            cell = left[0]
-            if not self._answered_without_running(cell):
-                self._run_cell(cell)
+            if not self._answer_what_is_known(left):
+                self._run_cell(left[0])
                 if self._left():
-                    self._pause(cell)
+                    self._pause(left[0])
             left = self._left()
         return self._completed()
 
@@ -201,26 +200,23 @@ class Sweep:
         except OSError as error:
             raise HostUnfit(f"{self._run.path}: is not there any more: {error.strerror}") from error
 
-    def _answered_without_running(self, cell: Cell) -> bool:
-        """Whether what is known already answers the cell; then it is recorded."""
-        counting = list(self._counting())
-        if self._plan.after_wall == "skip_dominated":
-            wall = schedule.dominating_wall(cell, counting)
+    def _answer_what_is_known(self, left: Sequence[Cell]) -> bool:
+        """Records every cell that needs no attempt, by a wall or a failure that speaks for it; whether there was one."""
+        telling = [record for record in self._counting() if record.memory_wall or record.stops_variant]
+        answered = False
+        for cell in left if telling else ():
+            wall = schedule.dominating_wall(cell, telling) if self._plan.after_wall == "skip_dominated" else None
+            failure = schedule.stopping_failure(cell, telling)
             if wall is not None:
                 detail = f"{wall.cell_id} hit the memory wall, and this cell needs no less"
                 self._record_unrun(cell, Verdict.SKIPPED, detail=detail, dominated_by=wall.cell_id)
-                return True
-        failure = schedule.stopping_failure(cell, counting)
-        if failure is not None:
-            self._record_unrun(
-                cell,
-                Verdict.FAILED,
-                cause=failure.cause,
-                detail=f"not tried: {failure.cell_id} showed that the model does not load: {failure.detail}",
-                remedy=failure.remedy,
-            )
-            return True
-        return False
+            elif failure is not None and failure.cell_id != cell.cell_id:
+                detail = f"not tried: {failure.cell_id} showed that the model does not load: {failure.detail}"
+                self._record_unrun(cell, Verdict.FAILED, cause=failure.cause, detail=detail, remedy=failure.remedy)
+            else:
+                continue
+            answered = True
+        return answered
 
     def _counting(self) -> Iterable[CellRecord]:
         for cell in self._cells:

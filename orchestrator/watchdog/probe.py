@@ -43,7 +43,7 @@ def host_probe() -> HostProbe:
         from orchestrator.watchdog.probe_macos import MacProbe  # late: see select_probe
 
         return MacProbe()
-    else:  # noqa: RET505 - mypy takes what follows a platform's return for unreachable on that platform
+    else:
         from orchestrator.watchdog.probe_linux import LinuxProbe  # late: see select_probe
 
         return LinuxProbe()
@@ -59,7 +59,7 @@ def select_probe() -> tuple[str, Probe]:
         from orchestrator.watchdog.probe_macos import MacProbe  # late: only what this platform needs is resident
 
         return "macos", MacProbe()
-    else:  # noqa: RET505 - see above
+    else:
         from orchestrator.watchdog.probe_linux import LinuxProbe  # late: see above
 
         return "linux", LinuxProbe()

@@ -38,7 +38,7 @@ def settle_memory(page: mmap.mmap) -> dict[str, str]:
     libc = _libc()
     if sys.platform == "darwin":
         return _lock_page(libc, page)
-    else:  # noqa: RET505 - mypy takes what follows a platform's return for unreachable on that platform
+    else:
         return _lock_memory(libc)
 
 
