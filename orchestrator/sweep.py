@@ -201,7 +201,7 @@ class Sweep:
             raise HostUnfit(f"{self._run.path}: is not there any more: {error.strerror}") from error
 
     def _answer_what_is_known(self, left: Sequence[Cell]) -> bool:
-        """Records every cell that needs no attempt, by a wall or a failure that speaks for it; whether there was one."""
+        """Records every cell that a wall or a failure of another speaks for; whether there was one."""
         telling = [record for record in self._counting() if record.memory_wall or record.stops_variant]
         answered = False
         for cell in left if telling else ():
