@@ -48,7 +48,8 @@ class Interrupts:
     ) -> None:
         signal.set_wakeup_fd(-1)
         for signum, handler in self._previous.items():
-            signal.signal(signum, handler)  # type: ignore[arg-type]  # what signal.signal returned
+            # Who was stopped is on the way out: one more Ctrl-C must not spoil the last words and the exit code.
+            signal.signal(signum, signal.SIG_IGN if self.wanted else handler)  # type: ignore[arg-type]  # what signal.signal returned
         os.close(self.fd)
         os.close(self._write_fd)
 
