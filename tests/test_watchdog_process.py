@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +22,7 @@ from orchestrator.cgroup import WorkerCgroup
 from orchestrator.errors import HostUnfit
 from orchestrator.watchdog import wire
 from orchestrator.watchdog.recording import SampleReader
+from orchestrator.watchdog.watched import FLUSH_EVERY_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -315,9 +319,21 @@ def test_nothing_grows_over_many_attempts(dog: Harness) -> None:
 
 
 def test_samples_nobody_reads_are_dropped_and_counted(dog: Harness) -> None:
-    worker = dog.start("finish", "400")
+    worker = dog.start("wait")
     dog.watch(worker, dataclasses.replace(LIMITS, sample_every_s=0.001))
-    wait_for_death(worker.pid)  # while nobody reads
+    queued, since_s = 0, time.monotonic()
+
+    def full() -> bool:
+        """Whether nothing has been added for the time of several batches."""
+        nonlocal queued, since_s
+        now = array.array("i", [0])
+        fcntl.ioctl(dog.socket, termios.FIONREAD, now)
+        if now[0] != queued:
+            queued, since_s = now[0], time.monotonic()
+        return queued > 0 and time.monotonic() - since_s > 6 * FLUSH_EVERY_S
+
+    wait_until(full, 120.0)  # while nobody reads
+    dog.say(wire.StopWorker(dog.serial, "interrupted"))
     released = dog.release(worker)
     dropped = sum(batch.dropped for batch in dog.of(wire.Samples))
 
