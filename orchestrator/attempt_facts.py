@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _TAIL_CHARACTERS = 65_536
 _LAST_LINES = 3
 _LAST_CHARACTERS = 400
-# Python's clean-up after a child died: a consequence, not a reason.
-_NOISE = ("resource_tracker", "leaked semaphore")
+# Python's clean-up after a child died, and the stack below a crash's own line: consequences, not reasons.
+_NOISE = ("resource_tracker", "leaked semaphore", 'File "', "most recent call first", "Extension modules:")
 _SIGNAL_WORDS = {
     "SIGKILL": "killed from outside",
     "SIGSEGV": "invalid memory reference",

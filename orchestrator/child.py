@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from orchestrator.watchdog.exit_notice import ExitNotice
 from worker.protocol import WorkerSpec, encode_spec
 
 if TYPE_CHECKING:
@@ -22,54 +22,6 @@ if TYPE_CHECKING:
 # that Metal switch wedges the GPU when a worker dies (ml-explore/mlx#3830).
 _FORCED_ENV = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 _SCRUBBED_ENV = ("MLX_METAL_FAST_SYNCH", "PYTHONSTARTUP", "PYTHONINSPECT")
-
-
-class ExitNotice:
-    """Tells that a child died, without reaping it. `fd` turns readable then, where the platform has such a thing."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self.fd = _death_fd(pid)
-
-    def died(self) -> bool:
-        """Whether the child is dead. Does not wait."""
-        if self.fd is not None:
-            return bool(select.select([self.fd], [], [], 0)[0])
-        return _waited(self._pid)
-
-    def close(self) -> None:
-        """Releases the descriptor."""
-        if self.fd is not None:
-            os.close(self.fd)
-
-
-def _death_fd(pid: int) -> int | None:
-    """A descriptor that is readable once `pid` is dead; None on a Linux before 5.3 or behind a system call filter."""
-    if sys.platform == "darwin":
-        queue = select.kqueue()
-        event = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)
-        try:
-            queue.control([event], 0, 0)
-            return os.dup(queue.fileno())
-        except ProcessLookupError:  # dead already: a pipe at its end is always readable, and says so
-            fd, write_fd = os.pipe()
-            os.close(write_fd)
-            return fd
-        finally:
-            queue.close()
-    else:
-        try:
-            return os.pidfd_open(pid)
-        except (AttributeError, OSError):
-            return None
-
-
-def _waited(pid: int) -> bool:
-    """Whether a child is dead, by asking the kernel, without reaping it."""
-    if sys.platform == "darwin":  # has its descriptor; os.waitid is there from Python 3.13 only
-        return False
-    else:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 class Child:

@@ -234,9 +234,10 @@ class Sweep:
         try:
             started_at = utc_now()
             self._ledger.append("cell.started", cell_id=cell.cell_id, attempt=attempt, boot_id=self._host.boot_id)
+            limits = self._limits(cell, settings)
             order = Order(
-                spec=self._spec(cell, settings, attempt, model),
-                limits=self._limits(cell, settings),
+                spec=self._spec(cell, settings, attempt, model, limits),
+                limits=limits,
                 env=settings.env,
                 folder=folder,
                 bound=bound,
@@ -306,7 +307,7 @@ class Sweep:
         expected = schedule.expected_step_s(cell, self._counting())
         return resolve_limits(settings, self._host.usable_memory_bytes, expected)
 
-    def _spec(self, cell: Cell, settings: Settings, attempt: int, model: ModelSource) -> WorkerSpec:
+    def _spec(self, cell: Cell, settings: Settings, attempt: int, model: ModelSource, limits: Limits) -> WorkerSpec:
         self._serial += 1
         return WorkerSpec(
             cell_id=cell.cell_id,
@@ -328,7 +329,7 @@ class Sweep:
             wired_limit=settings.wired_limit,
             # Behind the watchdog, which allows five times as long, never before it: the worker's own timer is for a
             # worker whose watchers are gone or paged out.
-            backstop_s=max(60.0, 6 * settings.watchdog.stall.hard_s),
+            backstop_s=max(60.0, 6 * settings.watchdog.stall.hard_s, 12 * (limits.expected_step_s or 0.0)),
             fault=schedule.fault_for(settings.faults, cell.cell_id, attempt),
         )
 

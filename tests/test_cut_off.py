@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import random
@@ -9,13 +10,10 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from sweeps import Desk, desk, wait_until
-
-if TYPE_CHECKING:
-    import psutil
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -243,7 +241,12 @@ def test_a_closed_terminal_is_a_stop_in_order(tmp_path: Path) -> None:
 
 
 def watchdogs_of(at: Desk) -> list[psutil.Process]:
-    return [found for found in at.left_behind() if "orchestrator.watchdog" in " ".join(found.cmdline())]
+    found = []
+    for process in at.left_behind():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "orchestrator.watchdog" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 def test_what_does_not_touch_a_measurement_may_change(tmp_path: Path) -> None:
