@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.child import Child
+from orchestrator.errors import HostUnfit
 from orchestrator.jetsam import report_since
 from orchestrator.watchdog import wire
 from orchestrator.watching import WatchdogGone, WatchdogLink
@@ -120,32 +121,38 @@ class Attempt:
         """The whole attempt. `show` is called about four times a second.
 
         Raises:
-            OSError: no process, descriptor or file could be had; nothing was started.
+            HostUnfit: no process, descriptor or file could be had; nothing was started.
         """
         started, started_at_s = time.monotonic(), time.time()
-        serial = self._order.spec.serial
-        self._page.lay(serial)
-        log = WorkerLog(self._order.folder / "worker.log")
-        with (self._order.folder / "samples.jsonl").open("ab") as samples:
-            self._samples = samples
+        self._page.lay(self._order.spec.serial)
+        with contextlib.ExitStack() as opened:
             try:
+                log = WorkerLog(self._order.folder / "worker.log")
+                opened.callback(self._close_log, log)
+                # Unbuffered: what a full disk refuses is lost at once, and not kept to spoil the end of the attempt.
+                path = self._order.folder / "samples.jsonl"
+                self._samples = opened.enter_context(path.open("ab", buffering=0))
                 child = Child(self._page_fd, log.fd, self._order.env)
-            except OSError:
-                log.close()
-                raise
+            except OSError as error:
+                cell_id = self._order.spec.cell_id
+                raise HostUnfit(
+                    f"a worker for {cell_id} could not be started: {error}; mend that, then resume"
+                ) from error
             try:
                 self._start(child)
                 self._wait(child, log, lambda: show(self._glimpse(started)))
             finally:
                 self._finish(child)
         self._outcome.telemetry = self._page.read()
-        with contextlib.suppress(OSError):  # a full disk must not cost the verdict
-            self._outcome.log_tail = log.tail()
-            log.close()
         if sys.platform == "darwin" and self._outcome.exit_status == -signal.SIGKILL:
             self._outcome.jetsam_report = report_since(started_at_s)
         self._outcome.duration_s = time.monotonic() - started
         return self._outcome
+
+    def _close_log(self, log: WorkerLog) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not cost the verdict
+            self._outcome.log_tail = log.tail()
+            log.close()
 
     # -- stages
 
@@ -290,7 +297,6 @@ class Attempt:
                 self._note_for_screen(message.samples)
                 with contextlib.suppress(OSError):  # a full disk costs samples, not the attempt
                     self._samples.write("".join(f"{line}\n" for line in lines).encode())
-                    self._samples.flush()
             case wire.Acted():
                 self._outcome.acted = message
             case wire.Rung(name="unkillable"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from orchestrator import __version__
 from orchestrator.errors import Exit, WallfinderError
+from orchestrator.streams import give_out, provide_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,18 @@ class ExitByError(click.Group):
             sys.exit(int(error.exit_code))
         except (KeyboardInterrupt, click.Abort):
             sys.exit(int(Exit.INTERRUPTED))
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the whole command line, with streams to write to even where the caller closed them."""
+        provide_streams()
+        return super().main(*args, **kwargs)
+
+
+def _out(write: Callable[[], None]) -> None:
+    """Gives a command's data out; exit code 1 where it is lost."""
+    if not give_out(write):
+        click.echo("wallfinder: the output could not be written", err=True)
+        sys.exit(int(Exit.CELLS_FAILED))
 
 
 @click.group(cls=ExitByError, context_settings={"help_option_names": ["-h", "--help"]})
@@ -110,7 +123,7 @@ def run(
 @click.option(
     "--retry",
     multiple=True,
-    type=click.Choice(["crashed", "failed", "timed_out", "hit_the_wall", "host_died", "skipped"]),
+    type=click.Choice(["crashed", "failed", "timed_out", "hit_the_wall", "host_died", "skipped", "invalid"]),
     help="Run cells again that ended so.",
 )
 @_sweep_options
@@ -131,11 +144,12 @@ def plan(plan_file: Path | None, schema: bool, as_json: bool) -> None:
     from orchestrator.plan import plan_json_schema
 
     if schema:
-        click.echo(json.dumps(plan_json_schema(), indent=2))
+        _out(lambda: print(json.dumps(plan_json_schema(), indent=2)))
         return
     if plan_file is None:
         raise click.UsageError("give a PLAN, or --schema")
-    click.echo(dry_run(plan_file, as_json=as_json))
+    text = dry_run(plan_file, as_json=as_json)
+    _out(lambda: print(text))
 
 
 @main.command()
@@ -146,7 +160,7 @@ def status(run_name: str, output_dir: Path, as_json: bool) -> None:
     """Prints the table of RUN, at any time, also while it runs."""
     from orchestrator.commands import show_status  # heavy, and of no use to --help
 
-    show_status(run_name, output_dir, as_json=as_json)
+    _out(lambda: show_status(run_name, output_dir, as_json=as_json))
 
 
 if __name__ == "__main__":

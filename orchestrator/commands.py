@@ -28,12 +28,14 @@ from orchestrator.plan import (
     rename_plan,
 )
 from orchestrator.plan.view import plan_json, plan_text
+from orchestrator.quantities import printable
 from orchestrator.records import CellRecord, Verdict
 from orchestrator.report.rows import CellRow
 from orchestrator.report.status_json import status_document
-from orchestrator.report.terminal import fall_silent, result_console, result_table
+from orchestrator.report.terminal import result_console, result_table
 from orchestrator.run_lock import RunLock, is_held
 from orchestrator.show import LiveShow
+from orchestrator.streams import give_out
 from orchestrator.sweep import Sweep, SweepEnd
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ def resume_run(text: str, output_dir: Path, *, retry: frozenset[str], fail_on: f
     """Does what is left of a run. Returns the exit code."""
     run = run_directory.find(text, output_dir)
     with RunLock(run.path, utc_now()):
-        return _sweep(run, frozenset(Verdict(name) for name in retry), fail_on, plain=plain)
+        return _sweep(run, retry, fail_on, plain=plain)
 
 
 def dry_run(plan_file: Path, *, as_json: bool) -> str:
@@ -115,7 +117,7 @@ def show_status(text: str, output_dir: Path, *, as_json: bool) -> None:
     rows = _rows(plan, history, running=running)
     state = _state(plan, history, running=running)
     if as_json:
-        click.echo(json.dumps(status_document(str(run.path), state, rows), indent=1))
+        print(json.dumps(status_document(str(run.path), state, rows), indent=1))
     else:
         _print_table(run, state, rows)
 
@@ -144,7 +146,7 @@ def _accept_plan(run: RunDirectory, plan: Plan, *, extend: bool) -> None:
     raise PlanChanged(f"{run.path}: was started with another plan:\n  {shown}\n{remedy}")
 
 
-def _sweep(run: RunDirectory, retry: frozenset[Verdict], fail_on: frozenset[str], *, plain: bool) -> int:
+def _sweep(run: RunDirectory, retry: frozenset[str], fail_on: frozenset[str], *, plain: bool) -> int:
     plan = load_plan(run.plan_path, frozen=True)
     ledger = Ledger(run.path)
     try:
@@ -156,17 +158,17 @@ def _sweep(run: RunDirectory, retry: frozenset[Verdict], fail_on: frozenset[str]
         rows = _rows(plan, ledger.history, running=False)
     finally:
         ledger.close()
-    _print_table(run, end.state, rows)
+    give_out(lambda: _print_table(run, end.state, rows))  # the exit code is the sweep's; the ledger has it all
     with contextlib.suppress(OSError):  # nobody listens any more; the exit code still tells
         click.echo(f"wallfinder: {end.reason}", err=True)
     return int(_exit_code(end, rows, fail_on))
 
 
-def _reopen(ledger: Ledger, plan: Plan, retry: frozenset[Verdict]) -> None:
+def _reopen(ledger: Ledger, plan: Plan, retry: frozenset[str]) -> None:
     """Marks the cells that a person wants to run again."""
     for cell in plan.cells():
         counting = ledger.history.counting(cell.cell_id)
-        if counting and counting[-1].verdict in retry:
+        if counting and (counting[-1].verdict.value in retry or ("invalid" in retry and counting[-1].valid is False)):
             ledger.append("cell.reopened", cell_id=cell.cell_id, verdict=counting[-1].verdict.value)
 
 
@@ -198,11 +200,8 @@ def _row(cell: Cell, history: History, *, running: bool) -> CellRow:
 
 def _print_table(run: RunDirectory, state: str, rows: list[CellRow]) -> None:
     console = result_console(sys.stdout)
-    try:
-        console.print(f"{run.path}: {state}\n", soft_wrap=True)
-        console.print(result_table(rows))
-    except OSError:  # the terminal was closed: the ledger has it all
-        fall_silent(sys.stdout)
+    console.print(f"{printable(str(run.path))}: {state}\n", soft_wrap=True)
+    console.print(result_table(rows))
 
 
 def _state(plan: Plan, history: History, *, running: bool) -> str:

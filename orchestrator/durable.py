@@ -6,6 +6,7 @@ Does not know what is written.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from typing import TYPE_CHECKING
@@ -64,6 +65,7 @@ class AppendedLines:
 
     def __init__(self, path: Path) -> None:
         created = not path.exists()
+        self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         if created:
             sync_folder(path.parent)
@@ -72,9 +74,12 @@ class AppendedLines:
         """Adds one line. A write that fails half-way is taken back, so the next line starts clean.
 
         Raises:
-            OSError: the line is not on the disk (ENOSPC, EIO, EDQUOT).
+            OSError: the line is not on the disk (ENOSPC, EIO, EDQUOT), or the file is no longer where it was (ENOENT).
         """
-        before = os.fstat(self._fd).st_size
+        held, there = os.fstat(self._fd), self._path.stat()
+        if (held.st_dev, held.st_ino) != (there.st_dev, there.st_ino):
+            raise FileNotFoundError(errno.ENOENT, "another file is in its place", str(self._path))
+        before = held.st_size
         try:
             write_all(self._fd, line + b"\n")
             sync_fd(self._fd)

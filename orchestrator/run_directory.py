@@ -34,8 +34,10 @@ class RunDirectory:
 
     def attempt_folder(self, cell_id: str, attempt: int) -> Path:
         """Makes the folder of one attempt. Raises LedgerUnwritable where the disk does not allow it."""
-        folder = self.path / "cells" / cell_id / f"attempt-{attempt}"
+        cells = self.path / "cells"
+        folder = cells / cell_id / f"attempt-{attempt}"
         try:
+            cells.mkdir(exist_ok=True)  # not its parents: a run directory that was moved away is not made anew
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LedgerUnwritable(f"{folder}: cannot be made: {error.strerror}") from error
@@ -81,12 +83,13 @@ def create(output_dir: Path, name: str, plan_text: str, host: dict[str, Any]) ->
         staging.rename(target)
         sync_folder(output_dir)
     except OSError as error:
-        shutil.rmtree(staging, ignore_errors=True)
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
         raise LedgerError(
             f"{error.filename or output_dir}: cannot be written: {error.strerror}; see --output-dir"
         ) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
     return RunDirectory(target)
 
 
@@ -96,9 +99,12 @@ def find(text: str, output_dir: Path = Path("runs")) -> RunDirectory:
     Raises:
         LedgerError: there is no run directory of that name.
     """
-    for path in (Path(text), output_dir / text):
-        if (path / PLAN).is_file() and (path / JOURNAL).is_file():
-            return RunDirectory(path)
+    try:
+        for path in (Path(text), output_dir / text):
+            if (path / PLAN).is_file() and (path / JOURNAL).is_file():
+                return RunDirectory(path)
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise LedgerError(f"{text}: cannot be read: {error.strerror}") from error
     there = (
         "is there, but is no run directory (no plan.yaml and journal.jsonl in it)"
         if Path(text).exists()

@@ -166,6 +166,7 @@ class Sweep:
                 raise StopSweep(SweepEnd(Exit.HOST, "stopped", f"{error}; then resume")) from error
             except ModelUnavailable as error:
                 for cell in self._left():
+                    self._stop_if_asked()
                     if cell.variant == variant:
                         self._record_unrun(
                             cell, Verdict.FAILED, cause="model_unavailable", detail=str(error), remedy=_RETRY
@@ -196,15 +197,17 @@ class Sweep:
 
     def _free_disk_bytes(self) -> int:
         try:
+            self._run.plan_path.stat()
             return shutil.disk_usage(self._run.path).free
         except OSError as error:
-            raise HostUnfit(f"{self._run.path}: is not there any more: {error.strerror}") from error
+            raise HostUnfit(f"{error.filename or self._run.path}: is not there any more: {error.strerror}") from error
 
     def _answer_what_is_known(self, left: Sequence[Cell]) -> bool:
         """Records every cell that a wall or a failure of another speaks for; whether there was one."""
         telling = [record for record in self._counting() if record.memory_wall or record.stops_variant]
         answered = False
         for cell in left if telling else ():
+            self._stop_if_asked()
             wall = schedule.dominating_wall(cell, telling) if self._plan.after_wall == "skip_dominated" else None
             failure = schedule.stopping_failure(cell, telling)
             if wall is not None:
@@ -249,10 +252,7 @@ class Sweep:
 
     def _attempt(self, cell: Cell, settings: Settings, order: Order, watchdog: WatchdogLink, started_at: str) -> None:
         attempt = Attempt(order, self._page, self._page_fd, watchdog, self._interrupts)
-        try:
-            outcome = attempt.run(self._show(cell, settings, order.spec.attempt))
-        except OSError as error:
-            raise HostUnfit(f"a worker for {cell.cell_id} could not be started: {error}; then resume") from error
+        outcome = attempt.run(self._show(cell, settings, order.spec.attempt))
         record, judgement = record_of(
             cell,
             order,

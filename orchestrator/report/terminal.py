@@ -5,7 +5,6 @@ Does not read the ledger and does not know what a column holds (columns.py).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import textwrap
 from typing import IO, TYPE_CHECKING
@@ -26,6 +25,7 @@ from orchestrator.report.columns import (
     verdict_text,
 )
 from orchestrator.report.rows import CellRow, count_by_verdict, is_wall
+from orchestrator.streams import fall_silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,14 +84,6 @@ def result_console(file: IO[str]) -> Console:
     """
     width = None if file.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
     return _ResultConsole(file=file, width=width, highlight=False, markup=False, emoji=False)
-
-
-def fall_silent(file: IO[str]) -> None:
-    """Sends what is still to come to nowhere, so that Python's last flush does not fail."""
-    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor has nothing to flush into
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, file.fileno())
-        os.close(devnull)
 
 
 class _ResultConsole(Console):
