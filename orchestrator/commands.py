@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator import run_directory, schedule
-from orchestrator.errors import Exit, PlanChanged, PlanError
+from orchestrator.errors import Exit, LedgerError, PlanChanged, PlanError
 from orchestrator.host import read_host
 from orchestrator.interrupts import Interrupts
 from orchestrator.ledger import Ledger, replay, utc_now
@@ -23,6 +23,7 @@ from orchestrator.plan import (
     load_plan,
     only_adds_cells,
     plan_difference,
+    plan_digest,
     plan_from_options,
     plan_to_yaml,
     rename_plan,
@@ -88,8 +89,8 @@ def run_plan(plan: Plan, output_dir: Path, *, extend: bool, fail_on: frozenset[s
     except FileExistsError:
         run = run_directory.find(str(output_dir / plan.name), output_dir)
         with RunLock(run.path, utc_now()):
-            _accept_plan(run, plan, extend=extend)
-            return _sweep(run, frozenset(), fail_on, plain=plain)
+            changed = _accepted(run, plan, extend=extend)
+            return _sweep(run, frozenset(), fail_on, plain=plain, changed=changed)
     with RunLock(run.path, utc_now()):
         return _sweep(run, frozenset(), fail_on, plain=plain)
 
@@ -122,8 +123,8 @@ def show_status(text: str, output_dir: Path, *, as_json: bool) -> None:
         _print_table(run, state, rows)
 
 
-def _accept_plan(run: RunDirectory, plan: Plan, *, extend: bool) -> None:
-    """Holds a plan against the frozen one.
+def _accepted(run: RunDirectory, plan: Plan, *, extend: bool) -> Plan | None:
+    """Holds a plan against the frozen one; the plan that is to take its place, None where it is the same.
 
     Raises:
         PlanChanged: it differs, and not by added cells that were asked for.
@@ -131,12 +132,11 @@ def _accept_plan(run: RunDirectory, plan: Plan, *, extend: bool) -> None:
     frozen = load_plan(run.plan_path, frozen=True)
     difference = plan_difference(frozen, plan)
     if not difference:
-        return
+        return None
     comparable = only_adds_cells(frozen, plan)
     adds_cells = set(plan.cells()) != set(frozen.cells())
     if comparable and (extend or not adds_cells):  # what does not touch a measurement may change at any time
-        run.freeze_plan(plan_to_yaml(plan))
-        return
+        return plan
     shown = "\n  ".join(difference)
     remedy = (
         "`--extend` adds the new cells to it"
@@ -146,9 +146,25 @@ def _accept_plan(run: RunDirectory, plan: Plan, *, extend: bool) -> None:
     raise PlanChanged(f"{run.path}: was started with another plan:\n  {shown}\n{remedy}")
 
 
-def _sweep(run: RunDirectory, retry: frozenset[str], fail_on: frozenset[str], *, plain: bool) -> int:
-    plan = load_plan(run.plan_path, frozen=True)
+def _sweep(
+    run: RunDirectory,
+    retry: frozenset[str],
+    fail_on: frozenset[str],
+    *,
+    plain: bool,
+    changed: Plan | None = None,
+) -> int:
     ledger = Ledger(run.path)
+    if changed is not None:  # first the word that it may change: a crash in between leaves either plan in order
+        ledger.append("plan.changed", plan_digest=plan_digest(changed))
+        run.freeze_plan(plan_to_yaml(changed))
+    plan = load_plan(run.plan_path, frozen=True)
+    if ledger.history.plan_digests and plan_digest(plan) not in ledger.history.plan_digests:
+        ledger.close()
+        raise LedgerError(
+            f"{run.plan_path}: was edited since the sweep began, so its cells would not be comparable; put it back "
+            "(or run the edited plan under another --name)"
+        )
     try:
         with Interrupts() as interrupts, log_to(run.path / "sweep.log"):
             _reopen(ledger, plan, retry)

@@ -6,8 +6,11 @@ A process, so that the hub client's memory is given back before the first cell, 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
+import threading
 
 # What mlx-lm's own loader looks for; the weights of other frameworks in the same repository are left out.
 _PATTERNS = [
@@ -60,5 +63,14 @@ def _refusal(error: Exception, remedy: str, transient: bool = False) -> dict[str
     return {"error": f"{type(error).__name__}: {said[0]}", "remedy": remedy, "transient": transient}
 
 
+def _end_with_parent() -> None:
+    """Ends this process when whoever started it is gone: that closes our stdin."""
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    os._exit(1)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     print(json.dumps(fetch(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)))

@@ -36,6 +36,7 @@ class History:
     started_at: str = ""
     ended_state: str | None = None
     sweeps: int = 0
+    plan_digests: set[str] = field(default_factory=set)
     torn: bytes = b""
     last_at: str = ""
     contaminated: bool = False
@@ -60,6 +61,9 @@ class History:
                 self.ended_state = None
                 self.contaminated = False
                 self.sweeps += 1
+                self.plan_digests |= {str(body["plan_digest"])} if "plan_digest" in body else set()
+            case "plan.changed":
+                self.plan_digests.add(str(body["plan_digest"]))
             case "sweep.ended":
                 self.ended_state = str(body["state"])
             case "cell.started":

@@ -45,7 +45,7 @@ def replay(path: Path) -> History:
     for number, line in enumerate(lines, start=1):
         try:
             history.apply(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise LedgerError(
                 f"{path}:{number}: not a journal event ({type(error).__name__}: {error}); "
                 "mend or remove that line by hand, the file was left as it is"

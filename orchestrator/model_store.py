@@ -6,6 +6,7 @@ Does not load anything (the worker does).
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -83,8 +84,20 @@ def resolve_hub(repo: str, revision: str | None, stop_wanted: Callable[[], bool]
         ModelUnreachable: it could not be brought this time.
     """
     command = [sys.executable, "-P", "-m", "orchestrator.download", repo]
-    with subprocess.Popen([*command, *([revision] if revision else [])], stdout=subprocess.PIPE) as process:
-        told = _answer_of(process, stop_wanted)
+    # The child reads its stdin for our end, and is in a session of its own: a terminal's Ctrl-C is ours to pass on.
+    child_stdin, lifeline = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [*command, *([revision] if revision else [])],
+            stdin=child_stdin,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        os.close(child_stdin)
+        with process:
+            told = _answer_of(process, stop_wanted)
+    finally:
+        os.close(lifeline)
     try:
         answer = json.loads(told)
     except ValueError:
@@ -103,7 +116,7 @@ def _answer_of(process: subprocess.Popen[bytes], stop_wanted: Callable[[], bool]
             return process.communicate(timeout=_LOOK_S)[0]
         except subprocess.TimeoutExpired:
             if stop_wanted():
-                process.terminate()
+                process.kill()
 
 
 def resolve_folder(path: Path) -> Resolved:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
+
+from pydantic import TypeAdapter
 
 
 class Verdict(enum.StrEnum):
@@ -101,19 +103,13 @@ class CellRecord:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, body: dict[str, Any]) -> Self:
+    def from_json(cls, body: dict[str, Any]) -> CellRecord:
         """The record of a journal line; keys this version does not know are left out.
 
         Raises:
-            KeyError, TypeError, ValueError: a key is missing or of the wrong kind.
+            ValueError: a key is missing or of the wrong kind.
         """
-        known = {f.name for f in dataclasses.fields(cls)}
-        kept = {key: value for key, value in body.items() if key in known}
-        metric_names = {f.name for f in dataclasses.fields(Metrics)}
-        metrics = {k: v for k, v in (kept.get("metrics") or {}).items() if k in metric_names}
-        metrics["cache_classes"] = tuple(metrics.get("cache_classes") or ())
-        kept["metrics"] = Metrics(**metrics)
-        kept["verdict"] = Verdict(kept["verdict"])
-        kept["invalid_reasons"] = tuple(kept.get("invalid_reasons") or ())
-        kept["rungs"] = tuple((str(name), float(at)) for name, at in kept.get("rungs") or ())
-        return cls(**kept)
+        return _READER.validate_python(body)
+
+
+_READER: TypeAdapter[CellRecord] = TypeAdapter(CellRecord)

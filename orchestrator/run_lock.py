@@ -1,4 +1,7 @@
-"""Owns the lock by which one sweep at a time holds a run directory. The kernel drops it with its holder."""
+"""Owns the lock by which one sweep at a time holds a run directory. The kernel drops it with its holder.
+
+The journal itself is what is locked, so that no file that is removed by hand lets a second sweep in.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from orchestrator.errors import LedgerError, RunLocked
+from orchestrator.run_directory import JOURNAL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,10 +25,11 @@ _PATIENCE_S = 0.5
 
 
 class RunLock:
-    """Holds `RUN/lock` from entering to leaving; the file tells who and since when, and is never removed."""
+    """Holds the run's journal from entering to leaving; `RUN/lock` only tells who holds it, and since when."""
 
     def __init__(self, run: Path, now: str) -> None:
-        self._path = run / "lock"
+        self._journal = run / JOURNAL
+        self._note = run / "lock"
         self._now = now
         self._fd = -1
 
@@ -36,9 +41,9 @@ class RunLock:
             LedgerError: the directory cannot be locked at all.
         """
         try:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(self._journal, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
-            raise LedgerError(f"{self._path}: cannot be opened for writing: {error.strerror}") from error
+            raise LedgerError(f"{self._journal}: cannot be opened for writing: {error.strerror}") from error
         try:
             self._take()
         except OSError as error:
@@ -46,11 +51,10 @@ class RunLock:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise RunLocked(self._refusal()) from None
             raise LedgerError(
-                f"{self._path}: this file system cannot lock files ({error.strerror}); use another --output-dir"
+                f"{self._journal}: this file system cannot lock files ({error.strerror}); use another --output-dir"
             ) from error
         with contextlib.suppress(OSError):  # a full disk: the lock holds without the note
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "since": self._now}).encode(), 0)
+            self._note.write_text(json.dumps({"pid": os.getpid(), "since": self._now}), encoding="ascii")
         return self
 
     def _take(self) -> None:
@@ -73,12 +77,12 @@ class RunLock:
 
     def _refusal(self) -> str:
         try:
-            holder = json.loads(self._path.read_bytes())
+            holder = json.loads(self._note.read_bytes())
             who = f"pid {holder['pid']} since {holder['since']}"
         except (OSError, ValueError, KeyError, TypeError):
             who = "another process"
         return (
-            f"{self._path.parent}: a sweep already runs here ({who}); "
+            f"{self._note.parent}: a sweep already runs here ({who}); "
             "wait for it, stop it, or start another run with --name"
         )
 
@@ -86,7 +90,7 @@ class RunLock:
 def is_held(run: Path) -> bool:
     """Whether a live sweep holds the run directory. Shares the lock for a moment, and changes nothing."""
     try:
-        fd = os.open(run / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(run / JOURNAL, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:

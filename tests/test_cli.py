@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,3 +126,31 @@ def test_a_closed_stdout_loses_nothing(tmp_path: Path) -> None:
         process.wait(timeout=60)
         assert at.status()["state"] == "complete"
         process.stdout = process.stderr = None
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", ">&-", ">/dev/full", "<&-"])
+def test_streams_that_are_closed_or_full_cost_no_cell(tmp_path: Path, redirection: str) -> None:
+    with desk(tmp_path) as at:
+        plan = at.plan(batches=[1])
+        line = f"exec {sys.executable} -m orchestrator run {plan} -o {at.runs} {redirection}"
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        assert at.verdicts() == {"c00064-b001": ("completed", None)}
+
+
+def test_output_that_is_lost_is_told(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        at.run(at.plan(batches=[1]))
+        line = f"exec {sys.executable} -m orchestrator status {at.runs / 'night'} --json >/dev/full"
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert done.stderr == "wallfinder: the output could not be written\n"
+
+
+def test_a_name_that_is_too_long_is_told(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        told = at.call("status", "x" * 300)
+        assert told.returncode == 2
+        assert "cannot be read" in told.stderr
+        assert "Traceback" not in told.stderr

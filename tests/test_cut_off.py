@@ -8,6 +8,7 @@ import pty
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -254,3 +255,56 @@ def test_what_does_not_touch_a_measurement_may_change(tmp_path: Path) -> None:
         assert at.run(at.plan(batches=[1])).returncode == 0
         assert at.run(at.plan(batches=[1], deadline="8h", order="safest_first")).returncode == 0
         assert "deadline: 8h" in (at.runs / "night" / "plan.yaml").read_text()
+
+
+@pytest.mark.parametrize("lost", ["runs/night", "runs/night/journal.jsonl", "runs/night/plan.yaml"])
+def test_a_run_directory_that_goes_away_ends_the_sweep(tmp_path: Path, lost: str) -> None:
+    with desk(tmp_path) as at:
+        plan = at.plan(batches=[1, 2], faults={"c00064-b001": "slow@warmup:100"})
+        process = at.start("run", plan, "-o", at.runs)
+        until_in_flight(at, process)
+        (tmp_path / lost).rename(tmp_path / "elsewhere")
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 3, err
+        assert "Traceback" not in err
+        (tmp_path / "elsewhere").rename(tmp_path / lost)
+        assert at.resume().returncode == 0
+        assert at.verdicts() == {"c00064-b001": ("completed", None), "c00064-b002": ("completed", None)}
+
+
+def test_a_frozen_plan_that_was_edited_is_refused(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        assert at.run(at.plan(batches=[1])).returncode == 0
+        frozen = at.runs / "night" / "plan.yaml"
+        text = frozen.read_text()
+        frozen.write_text(text.replace("gen_tokens: 8", "gen_tokens: 9"))
+        refused = at.resume()
+        assert refused.returncode == 2
+        assert "was edited since the sweep began" in refused.stderr
+        frozen.write_text(text)
+        assert at.resume().returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="mounting a small disk needs root on Linux")
+def test_on_a_full_disk_the_cell_in_flight_is_kept_and_no_other_is_started(tmp_path: Path) -> None:
+    disk = tmp_path / "runs"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=70m", "tmpfs", str(disk)], check=False).returncode:
+        pytest.skip("mounting a small disk is not permitted here")
+    try:
+        with desk(tmp_path) as at:
+            plan = at.plan(batches=[1, 2], gen_tokens=3000, faults={"c00064-b001": "slow@warmup:2"})
+            process = at.start("run", plan, "-o", at.runs)
+            until_in_flight(at, process)
+            with (disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+                while True:
+                    filler.write(bytes(65536))
+            _, err = process.communicate(timeout=100)
+            assert process.returncode == 3, err
+            (disk / "filler").unlink()
+            ended = [e["record"] for e in at.journal() if e["event"] == "cell.ended"]
+            assert [(r["cell_id"], r["verdict"]) for r in ended] == [("c00064-b001", "completed")]
+            assert at.resume().returncode == 0
+            assert [cell["attempts"] for cell in at.status()["cells"]] == [1, 1]
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -76,7 +76,16 @@ def test_a_torn_last_line_is_set_aside_and_the_next_line_starts_clean(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "line", [b"nonsense", b"[]", b'{"at":"x"}', b'{"event":"cell.ended","at":"x","record":{}}', b"\xff\xfe"]
+    "line",
+    [
+        b"[" * 200_000,
+        b'{"event":"cell.started","at":"x","cell_id":"c","attempt":1e999,"boot_id":""}',
+        b"nonsense",
+        b"[]",
+        b'{"at":"x"}',
+        b'{"event":"cell.ended","at":"x","record":{}}',
+        b"\xff\xfe",
+    ],
 )
 def test_any_other_line_that_does_not_parse_is_an_error_with_its_number(tmp_path: Path, line: bytes) -> None:
     journal = tmp_path / "journal.jsonl"
@@ -153,6 +162,7 @@ def test_on_a_full_disk_the_cell_in_flight_still_gets_its_line(tmp_path: Path) -
 
 
 def test_the_second_holder_is_refused_with_the_first_ones_pid(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").touch()
     with RunLock(tmp_path, "2026-01-01T00:00:00Z"):
         assert is_held(tmp_path)
         with (
@@ -164,6 +174,7 @@ def test_the_second_holder_is_refused_with_the_first_ones_pid(tmp_path: Path) ->
 
 
 def test_a_dead_holders_lock_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").touch()
     script = (
         "import os, sys; from pathlib import Path; from orchestrator.run_lock import RunLock\n"
         "RunLock(Path(sys.argv[1]), 'long ago').__enter__(); os.kill(os.getpid(), 9)"
@@ -173,3 +184,27 @@ def test_a_dead_holders_lock_is_no_obstacle(tmp_path: Path) -> None:
     assert b"long ago" in (tmp_path / "lock").read_bytes()
     with RunLock(tmp_path, "now"):
         assert b"now" in (tmp_path / "lock").read_bytes()
+
+
+@pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
+def test_a_journal_that_is_no_longer_where_it_was_takes_no_more_lines(tmp_path: Path, how: str) -> None:
+    journal = tmp_path / "journal.jsonl"
+    ledger = Ledger(tmp_path)
+    start(ledger)
+    if how == "removed":
+        journal.unlink()
+    else:
+        journal.rename(tmp_path / "elsewhere")
+    if how == "replaced":
+        journal.write_bytes(b"")
+    with pytest.raises(LedgerUnwritable, match=r"journal\.jsonl"):
+        ledger.append("cell.ended", record=record().to_json())
+    ledger.close()
+
+
+def test_without_its_note_the_lock_still_holds(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").touch()
+    with RunLock(tmp_path, "now"):
+        (tmp_path / "lock").unlink()
+        with pytest.raises(RunLocked, match="another process"), RunLock(tmp_path, "later"):
+            pass
