@@ -75,8 +75,8 @@ def _sweep_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--fail-on",
             multiple=True,
-            type=click.Choice(["wall", "invalid"]),
-            help="Exit 1 also where a cell hit the wall, or was measured but is not valid.",
+            type=click.Choice(["wall", "invalid", "timed_out"]),
+            help="Exit 1 also where a cell hit the wall, timed out, or was measured but is not valid.",
         ),
         click.option("--plain", is_flag=True, help="Plain lines in place of the live screen."),
     ):
@@ -85,7 +85,7 @@ def _sweep_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @main.command()
-@click.argument("plan_file", metavar="PLAN", required=False, type=click.Path(path_type=Path))
+@click.argument("plan_file", metavar="[PLAN]", required=False, type=click.Path(path_type=Path))
 @_output_dir
 @click.option("--name", help="The run's name; default: the plan's.")
 @click.option("--extend", is_flag=True, help="Let a plan that only adds cells go on in its run directory.")

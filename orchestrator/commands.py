@@ -191,8 +191,10 @@ def _reopen(ledger: Ledger, plan: Plan, retry: frozenset[str]) -> None:
 def _exit_code(end: SweepEnd, rows: list[CellRow], fail_on: frozenset[str]) -> Exit:
     records = [row.record for row in rows if row.record is not None]
     walls = {Verdict.HIT_THE_WALL, Verdict.HOST_DIED}
-    refused = ("wall" in fail_on and any(record.verdict in walls for record in records)) or (
-        "invalid" in fail_on and any(record.valid is False for record in records)
+    refused = (
+        ("timed_out" in fail_on and any(record.verdict is Verdict.TIMED_OUT for record in records))
+        or ("wall" in fail_on and any(record.verdict in walls for record in records))
+        or ("invalid" in fail_on and any(record.valid is False for record in records))
     )
     return Exit.CELLS_FAILED if end.exit_code is Exit.COMPLETE and refused else end.exit_code
 

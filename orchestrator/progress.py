@@ -245,7 +245,7 @@ def _where(progress: CellProgress) -> str:
 def _steps(progress: CellProgress) -> str:
     if progress.step_s is None:
         return ""
-    expected = f" (expected {duration(progress.expected_step_s)})" if progress.expected_step_s else ""
+    expected = f" (healthy: up to {duration(progress.expected_step_s)})" if progress.expected_step_s else ""
     return f"{duration(progress.step_s)} a step{expected}"
 
 

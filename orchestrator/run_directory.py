@@ -111,7 +111,8 @@ def find(text: str, output_dir: Path = Path("runs")) -> RunDirectory:
         else "is not there"
     )
     known = sorted(path.parent.name for path in output_dir.glob(f"*/{JOURNAL}"))
-    hint = f"; runs in {output_dir}/: {', '.join(known[-8:])}" if known else "; `wallfinder run PLAN` makes one"
+    more = f" and {len(known) - 8} more" if len(known) > 8 else ""
+    hint = f"; runs in {output_dir}/: {', '.join(known[-8:])}{more}" if known else "; `wallfinder run PLAN` makes one"
     raise LedgerError(f"{text}: {there}{hint}")
 
 

@@ -26,6 +26,7 @@ from orchestrator.history import SCHEMA
 from orchestrator.ledger import Ledger, utc_now
 from orchestrator.model_store import ModelStore
 from orchestrator.plan import Plan, Settings, plan_digest, resolve_limits
+from orchestrator.quantities import count_of
 from orchestrator.records import CellRecord, Verdict
 from orchestrator.unrun import cut_off_record, unrun_record
 from orchestrator.watching import WatchdogLink
@@ -180,7 +181,7 @@ class Sweep:
         broken = sum(record.verdict in (Verdict.CRASHED, Verdict.FAILED) for record in last)
         if broken:
             return SweepEnd(Exit.CELLS_FAILED, "complete", f"{broken} of {len(last)} cells crashed or failed")
-        return SweepEnd(Exit.COMPLETE, "complete", f"{len(last)} cells answered")
+        return SweepEnd(Exit.COMPLETE, "complete", f"{count_of(len(last), 'cell')} answered")
 
     def _is_stop_wanted(self) -> bool:
         return self._interrupts.wanted or self._deadline.has_passed()
@@ -189,7 +190,9 @@ class Sweep:
         if self._interrupts.wanted:
             raise StopSweep(interrupted_end(self._interrupts))
         if self._deadline.has_passed():
-            raise StopSweep(SweepEnd(Exit.DEADLINE, "stopped", "the plan's deadline has passed"))
+            raise StopSweep(
+                SweepEnd(Exit.DEADLINE, "stopped", "the plan's deadline has passed; `wallfinder resume` goes on")
+            )
         free = self._free_disk_bytes()
         if self._ledger.disk_full or free < _FREE_DISK_FLOOR_BYTES:
             reason = f"{free / 1e6:.0f} MB free on the disk of {self._run.path}; make room, then resume"
@@ -214,7 +217,7 @@ class Sweep:
                 detail = f"{wall.cell_id} hit the memory wall, and this cell needs no less"
                 self._record_unrun(cell, Verdict.SKIPPED, detail=detail, dominated_by=wall.cell_id)
             elif failure is not None and failure.cell_id != cell.cell_id:
-                detail = f"not tried: {failure.cell_id} showed that the model does not load: {failure.detail}"
+                detail = f"not tried: {failure.cell_id} showed that no cell of this variant can run: {failure.detail}"
                 self._record_unrun(cell, Verdict.FAILED, cause=failure.cause, detail=detail, remedy=failure.remedy)
             else:
                 continue

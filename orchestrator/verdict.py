@@ -36,6 +36,7 @@ _MEMORY_CAUSES = {
     "footprint": "The worker's memory went over its limit",
 }
 _SMALLER = "smaller batch, shorter context or a quantized cache"
+_SEE_LOG = "see worker.log in the folder of the attempt, cells/CELL/attempt-N"
 _LAST_CHARACTERS = 400
 
 
@@ -277,7 +278,7 @@ def _by_exit(facts: AttemptFacts) -> Judgement:
         Verdict.CRASHED,
         cause,
         f"{said}. Its last words: {words}" if words else f"{said}; its log is empty.",
-        "see the worker's log",
+        _SEE_LOG,
         more={"torn_tail": "yes"} if facts.torn_tail else {},
         retryable=True,
     )
@@ -334,7 +335,7 @@ def _failed(facts: AttemptFacts, failure: Failure) -> Judgement:
         Verdict.FAILED,
         failure.kind,
         text or last_words(failure.traceback) or "The worker reported an error without words.",
-        failure.remedy or "see the worker's log",
+        failure.remedy or _SEE_LOG,
         retryable=not named,
         stops_variant=not of_the_cell or (failure.kind == "error" and failure.phase in {"starting", "load"}),
     )
@@ -344,7 +345,7 @@ def _out_of_time(facts: AttemptFacts, cause: str, said: str) -> Judgement:
     """Too slow: a wall where the watchdog saw memory trouble, else a time-out."""
     if facts.memory_evidence:
         return _wall_by_evidence(facts, cause, said)
-    remedy = "larger cell_time_limit, or fewer reps" if cause == "time_limit" else "see the worker's log"
+    remedy = "larger cell_time_limit, or fewer reps" if cause == "time_limit" else _SEE_LOG
     return _judgement(facts, Verdict.TIMED_OUT, cause, f"{said}, with no sign of memory trouble.", remedy)
 
 

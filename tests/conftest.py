@@ -7,6 +7,7 @@ a deadline for something to go away by itself, never a measure.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -51,6 +52,8 @@ class Leavings:
 def pytest_configure(config: pytest.Config) -> None:
     """Marks whatever this process will start; a worker of xdist gets a mark of its own."""
     os.environ[MARK] = uuid.uuid4().hex
+    # Ignored signals are inherited: a run in the background of a script would have children that Ctrl-C cannot reach.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

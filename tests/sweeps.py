@@ -121,6 +121,14 @@ class Desk:
                     found.append(process)
         return found
 
+    def command_lines(self) -> list[str]:
+        """The command lines of what `left_behind` finds."""
+        lines = []
+        for process in self.left_behind():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                lines.append(" ".join(process.cmdline()))
+        return lines
+
     def clear(self) -> None:
         """Ends whatever is left."""
         for process in self.left_behind():
@@ -140,7 +148,7 @@ def desk(folder: Path) -> Iterator[Desk]:
         yield held
         with contextlib.suppress(AssertionError):
             wait_until(lambda: not held.left_behind(), limit_s=5.0)
-        alive = [f"{p.pid}: {' '.join(p.cmdline())}" for p in held.left_behind()]
+        alive = held.command_lines()
         assert not alive, f"left behind: {alive}"
     finally:
         held.clear()

@@ -205,6 +205,7 @@ def test_the_deadline_stops_starting_cells(tmp_path: Path) -> None:
         done = at.run(plan)
         assert done.returncode == 124, done.stderr
         assert at.verdicts() == {"c00064-b001": ("timed_out", "time_limit"), "c00064-b002": (None, None)}
+        assert "resume" in done.stderr
         assert at.status()["state"] == "stopped"
 
 

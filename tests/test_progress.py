@@ -251,7 +251,7 @@ def test_a_stream_that_knows_only_ascii() -> None:
 
 def test_words() -> None:
     assert running_text(RUNNING) == (
-        "c04096-b016 decode rep 3/5 step 17/63, 165 ms a step (expected 110 ms), 27.3 GB (53 %), "
+        "c04096-b016 decode rep 3/5 step 17/63, 165 ms a step (healthy: up to 110 ms), 27.3 GB (53 %), "
         "swap +0.70 GB, 2 min 03 s"
     )
     assert sweep_text(RUNNING) == "41 min 10 s, about 1 h 02 min left"

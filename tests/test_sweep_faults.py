@@ -136,3 +136,11 @@ def test_a_grandchild_that_holds_the_pipe_is_ended_with_its_group(tmp_path: Path
     with desk(tmp_path) as at:  # the desk fails the test where a process is left
         at.run(at.plan(batches=[1], faults={"c00064-b001": "grandchild@decode"}))
         assert at.verdicts() == {"c00064-b001": ("completed", None)}
+
+
+def test_a_cell_that_timed_out_fails_the_run_where_that_is_asked_for(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        plan = at.plan(batches=[1], faults={"*": "hang:polite"}, cell_time_limit="2s")
+        assert at.run(plan).returncode == 0
+        assert at.verdicts() == {"c00064-b001": ("timed_out", "time_limit")}
+        assert at.resume("night", "--fail-on", "timed_out").returncode == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -11,7 +12,7 @@ import yaml
 from fake_hub import COMMIT, fake_hub
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama
-from sweeps import desk
+from sweeps import desk, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,3 +80,25 @@ def test_a_hub_that_was_not_reached_leaves_the_cells_open(tmp_path: Path, monkey
             monkeypatch.setenv("HF_ENDPOINT", address)
             assert at.resume().returncode == 0
         assert at.verdicts() == {"c00064-b001": ("completed", None)}
+
+
+def test_a_download_does_not_outlive_its_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    with socket.create_server(("127.0.0.1", 0)) as silent, desk(tmp_path) as at:  # takes connections, never answers
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        process = at.start("run", at.plan(batches=[1], model="org/tiny"), "-o", at.runs)
+        wait_until(lambda: any("orchestrator.download" in line for line in at.command_lines()))
+        process.kill()
+        process.communicate()
+        wait_until(lambda: not at.left_behind(), limit_s=5.0)
+
+
+def test_a_deadline_ends_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    with socket.create_server(("127.0.0.1", 0)) as silent, desk(tmp_path) as at:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        done = at.run(at.plan(batches=[1], model="org/tiny", deadline="2s"))
+        assert done.returncode == 124, done.stderr
+        assert at.verdicts() == {"c00064-b001": (None, None)}

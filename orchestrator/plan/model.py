@@ -38,9 +38,11 @@ MAX_BATCH = 65_536
 MAX_CONTEXT = 16_777_216
 MAX_GEN_TOKENS = 1_048_576
 
-Batches: TypeAlias = Annotated[tuple[Annotated[int, whole(1, MAX_BATCH)], ...], ListOf("batch sizes", "[1, 2, 4, 8]")]
+Batches: TypeAlias = Annotated[
+    tuple[Annotated[int, whole(1, MAX_BATCH)], ...], ListOf("batch sizes", "[1, 2, 4, 8]", required=True)
+]
 Contexts: TypeAlias = Annotated[
-    tuple[Annotated[int, whole(2, MAX_CONTEXT)], ...], ListOf("context lengths", "[512, 4096]")
+    tuple[Annotated[int, whole(2, MAX_CONTEXT)], ...], ListOf("context lengths", "[512, 4096]", required=True)
 ]
 Seconds: TypeAlias = Annotated[float, duration()]
 SomeSeconds: TypeAlias = Annotated[float, duration(0.001)]

@@ -159,6 +159,7 @@ class ListOf:
     what: str
     example: str
     unique: bool = True
+    required: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_wrap_validator_function(_guarded_wrap(self._read), handler(source))
@@ -173,7 +174,8 @@ class ListOf:
             remedy = f"write [{shown(value.text)}]" if alone else f"write a list such as {self.example}"
             raise wrong(f"{described(value)} stands where a list of {self.what} belongs; {remedy}")
         if not value:
-            raise wrong(f"the list is empty; write {self.what} such as {self.example}, or leave the key out")
+            way_out = "" if self.required else ", or leave the key out"
+            raise wrong(f"the list is empty; write {self.what} such as {self.example}{way_out}")
         return tuple(value)
 
     def _read(self, value: Any, items_of: Callable[[Any], Any]) -> Any:
