@@ -16,7 +16,7 @@ from orchestrator import run_directory, schedule
 from orchestrator.errors import Exit, LedgerError, PlanChanged, PlanError
 from orchestrator.host import read_host
 from orchestrator.interrupts import Interrupts
-from orchestrator.ledger import Ledger, replay, utc_now
+from orchestrator.ledger import Ledger, elapsed, replay, utc_now
 from orchestrator.logs import log_to
 from orchestrator.plan import (
     Plan,
@@ -118,7 +118,8 @@ def show_status(text: str, output_dir: Path, *, as_json: bool) -> None:
     rows = _rows(plan, history, running=running)
     state = _state(plan, history, running=running)
     if as_json:
-        print(json.dumps(status_document(str(run.path), state, rows), indent=1))
+        elapsed_s = elapsed(history.started_at, utc_now() if running else history.last_at)
+        print(json.dumps(status_document(str(run.path), state, rows, elapsed_s=elapsed_s), indent=1))
     else:
         _print_table(run, state, rows)
 

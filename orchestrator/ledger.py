@@ -28,6 +28,14 @@ def utc_now() -> str:
     return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def elapsed(since: str, until: str) -> float | None:
+    """Seconds between two stamps of the journal; None where one of them is no stamp."""
+    try:
+        return (dt.datetime.fromisoformat(until) - dt.datetime.fromisoformat(since)).total_seconds()
+    except ValueError:
+        return None
+
+
 def replay(path: Path) -> History:
     """Reads a journal. An absent file is an empty history.
 

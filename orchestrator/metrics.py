@@ -59,6 +59,7 @@ def summarise(reps: Sequence[RepResult], facts: ModelFacts | None, batch: int, g
         cache_bytes_per_token=facts.cache_bytes_per_token if facts else None,
         cache_classes=tuple(facts.cache_classes) if facts else (),
         load_s=facts.load_s if facts else None,
+        filled_tokens=max((rep.filled_tokens for rep in reps), default=0),
     )
 
 

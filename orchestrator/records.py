@@ -32,7 +32,8 @@ class Metrics:
 
     Rates are medians over repetitions of the rate of each repetition's decode window: tokens per second over all
     rows, per row, and milliseconds per token of one row. Memory in bytes; `peak_phase` says which of load, prefill
-    and decode owns `peak_memory_bytes`. `robust_cv` is IQR over median of `generation_tps`.
+    and decode owns `peak_memory_bytes`. `robust_cv` is IQR over median of `generation_tps`. `filled_tokens` of the
+    context's tokens, all rows, were written into the cache at random.
     """
 
     reps: int = 0
@@ -53,6 +54,7 @@ class Metrics:
     cache_bytes_per_token: float | None = None
     cache_classes: tuple[str, ...] = ()
     load_s: float | None = None
+    filled_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

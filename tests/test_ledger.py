@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.errors import LedgerError, LedgerUnwritable, RunLocked
-from orchestrator.ledger import Ledger, replay
+from orchestrator.ledger import Ledger, elapsed, replay
 from orchestrator.records import CellRecord, Metrics, Verdict
 from orchestrator.run_lock import RunLock, is_held
 
@@ -50,6 +50,11 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert list(history.open) == ["c00064-b002"]
     assert history.attempts == {"c00064-b001": 1, "c00064-b002": 1}
     assert history.ended_state is None
+
+
+def test_the_time_between_two_stamps_is_in_seconds() -> None:
+    assert elapsed("2026-01-01T00:00:00.500Z", "2026-01-01T00:01:01.000Z") == 60.5
+    assert elapsed("", "2026-01-01T00:01:01.000Z") is None
 
 
 def test_an_absent_journal_is_an_empty_history(tmp_path: Path) -> None:

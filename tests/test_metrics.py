@@ -86,6 +86,7 @@ def test_the_rates_agree_with_each_other(batch: int, steps: int, times: list[flo
 
 def test_a_random_fill_says_nothing_about_the_prompt() -> None:
     metrics = summarise([rep(filled_tokens=2044, prompt_tokens=4)], FACTS, batch=4, gen_tokens=4)
+    assert metrics.filled_tokens == 2044
     assert metrics.prompt_tps is None
     assert metrics.ttft_s is None
     assert metrics.generation_tps is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -194,3 +195,13 @@ def test_a_reader_that_leaves_early_ends_nothing() -> None:
         child.stdout.close()
         _, said = child.communicate(b"", timeout=60)
     assert (child.returncode, said) == (7, b"")
+
+
+def test_a_context_that_was_filled_at_random_is_named() -> None:
+    plain = smoke_rows()
+    first = plain[0]
+    assert first.record is not None
+    metrics = dataclasses.replace(first.record.metrics, filled_tokens=64, ttft_s=None)
+    filled = dataclasses.replace(first, record=dataclasses.replace(first.record, metrics=metrics))
+    assert "filled at random" in rendered([filled, *plain[1:]])
+    assert "filled at random" not in rendered(plain)

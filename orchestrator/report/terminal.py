@@ -187,6 +187,8 @@ def _legend(rows: Sequence[CellRow], left_out: Sequence[str]) -> Iterator[Text]:
         yield Text("* the worker's footprint as the system counts it, swapped memory included", style="dim")
     if any(row.closed and row.closed.metrics.reps and row.verdict is not Verdict.COMPLETED for row in rows):
         yield Text("figures of a cell that did not complete are those of its whole reps", style="dim")
+    if any(row.closed and row.closed.metrics.filled_tokens for row in rows):
+        yield Text("no TTFT: contexts were filled at random, not computed", style="dim")
     if left_out:
         yield Text(f"left out at this width: {', '.join(left_out)}", style="dim")
 
