@@ -30,6 +30,14 @@ CONFIG = {
 }
 
 
+@pytest.fixture(autouse=True)
+def fresh_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of the test's own, and nothing of the caller's that would change where the client looks."""
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+
+
 def hub_files(folder: Path) -> dict[str, bytes]:
     model = llama.Model(llama.ModelArgs.from_dict(CONFIG))
     weights = dict(tree_flatten(model.parameters()))
@@ -42,9 +50,6 @@ def hub_files(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_a_hub_model_is_downloaded_once_and_measured_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     keys = {"model": "org/tiny", "contexts": [8], "gen_tokens": 4, "reps": 1, "warmup": 0}
     absent = {"name": "absent", "model": "org/absent"}
     plan = tmp_path / "night.yaml"
@@ -65,9 +70,6 @@ def test_a_hub_model_is_downloaded_once_and_measured_offline(tmp_path: Path, mon
 
 
 def test_a_hub_that_was_not_reached_leaves_the_cells_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with desk(tmp_path) as at:
         plan = at.plan(batches=[1], model="org/tiny")
@@ -83,9 +85,6 @@ def test_a_hub_that_was_not_reached_leaves_the_cells_open(tmp_path: Path, monkey
 
 
 def test_a_download_does_not_outlive_its_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     with socket.create_server(("127.0.0.1", 0)) as silent, desk(tmp_path) as at:  # takes connections, never answers
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         process = at.start("run", at.plan(batches=[1], model="org/tiny"), "-o", at.runs)
@@ -96,7 +95,6 @@ def test_a_download_does_not_outlive_its_sweep(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_deadline_ends_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     with socket.create_server(("127.0.0.1", 0)) as silent, desk(tmp_path) as at:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         done = at.run(at.plan(batches=[1], model="org/tiny", deadline="2s"))
