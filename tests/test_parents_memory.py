@@ -84,5 +84,6 @@ def test_neither_parent_grows_over_a_thousand_cells(tmp_path: Path) -> None:
     # The ledger's history of 700 more cells is held in memory: about 2 KB each.
     assert growth(ours) <= 3e6
     assert share <= 0.02, "1 % is the goal and what is measured on a quiet machine; twice that on a noisy one"
-    assert max(r.descriptors for r in ours[-40:]) <= max(r.descriptors for r in ours[40:80]) + 2
-    assert max(r.descriptors for r in dogs[-40:]) <= max(r.descriptors for r in dogs[40:80]) + 2
+    # The least of a window is what is held between two cells; the most depends on which moment of a start was read.
+    assert min(r.descriptors for r in ours[-40:]) <= min(r.descriptors for r in ours[40:80])
+    assert min(r.descriptors for r in dogs[-40:]) <= min(r.descriptors for r in dogs[40:80])
