@@ -6,7 +6,7 @@ Does not decide what became of the cell (verdict.py) and writes only the attempt
 from __future__ import annotations
 
 import contextlib
-import json
+import dataclasses
 import os
 import select
 import selectors
@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.child import Child
 from orchestrator.errors import HostUnfit
+from orchestrator.flight_recorder import FlightRecorder
 from orchestrator.jetsam import report_since
+from orchestrator.run_directory import RECORDING
+from orchestrator.strays import attempt_tag, end_attempt
 from orchestrator.watchdog import wire
 from orchestrator.watching import WatchdogGone, WatchdogLink
 from orchestrator.worker_log import WorkerLog
@@ -54,13 +57,14 @@ class Bound(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run and how to watch it."""
+    """What to run and how to watch it; `observe`: without ending it for memory or slowness."""
 
     spec: protocol.WorkerSpec
     limits: Limits
     env: Mapping[str, str]
     folder: Path
     bound: Bound | None = None
+    observe: bool = False
 
 
 @dataclass(slots=True)
@@ -84,6 +88,7 @@ class Outcome:
     telemetry: Telemetry | None = None
     log_tail: str = ""
     jetsam_report: str | None = None
+    strays: int = 0
     duration_s: float = 0.0
 
 
@@ -105,6 +110,7 @@ class Attempt:
     ) -> None:
         self._order, self._page, self._watchdog, self._interrupts = order, page, watchdog, interrupts
         self._page_fd = page_fd
+        self._tag = attempt_tag(order.spec.serial)
         self._outcome = Outcome()
         self._line = bytearray()
         self._asked = 0  # how many interrupts were passed on
@@ -129,10 +135,9 @@ class Attempt:
             try:
                 log = WorkerLog(self._order.folder / "worker.log")
                 opened.callback(self._close_log, log)
-                # Unbuffered: what a full disk refuses is lost at once, and not kept to spoil the end of the attempt.
-                path = self._order.folder / "samples.jsonl"
-                self._samples = opened.enter_context(path.open("ab", buffering=0))
-                child = Child(self._page_fd, log.fd, self._order.env)
+                self._recorder = FlightRecorder(self._order.folder / RECORDING)
+                opened.callback(self._recorder.close)
+                child = Child(self._page_fd, log.fd, self._order.env, self._tag)
             except OSError as error:
                 cell_id = self._order.spec.cell_id
                 raise HostUnfit(
@@ -160,7 +165,11 @@ class Attempt:
         if self._order.bound is not None:
             self._order.bound.add(child.pid)
         cgroup = self._order.bound.path if self._order.bound is not None else None
-        self._tell(wire.Watch(self._order.spec.serial, child.pid, self._order.limits, cgroup), child)
+        order, recording = self._order, str((self._order.folder / RECORDING).absolute())
+        limits = dataclasses.asdict(order.limits)
+        self._recorder.event("watch", time.monotonic(), limits=limits, observe=order.observe)
+        watch = wire.Watch(order.spec.serial, child.pid, order.limits, cgroup, order.observe, recording, self._tag)
+        self._tell(watch, child)
         self._watched = True
         self._watchdog.heard_at_s = time.monotonic()
         child.send(self._order.spec)
@@ -204,6 +213,7 @@ class Attempt:
             self._watchdog.kill()  # or it may wake up later, and signal a number that is somebody else's by then
         self._kill(child)
         self._outcome.exit_status = child.reap()
+        self._outcome.strays = end_attempt(self._tag)
 
     def _dies(self, child: Child) -> bool:
         """Waits for the worker's death: not at all for one that was given up already."""
@@ -293,17 +303,19 @@ class Attempt:
             return
         match message:
             case wire.Samples():
-                lines = [json.dumps(sample, separators=(",", ":")) for sample in message.samples]
                 self._note_for_screen(message.samples)
-                with contextlib.suppress(OSError):  # a full disk costs samples, not the attempt
-                    self._samples.write("".join(f"{line}\n" for line in lines).encode())
+                self._recorder.samples(message.samples)
             case wire.Acted():
-                self._outcome.acted = message
-            case wire.Rung(name="unkillable"):
-                self._unkillable = True
+                self._outcome.acted = self._outcome.acted if message.observed else message
+                name = "would_act" if message.observed else "acted"
+                self._recorder.event(name, message.at_s, cause=message.cause, evidence=message.evidence)
+            case wire.Rung():
+                self._unkillable = self._unkillable or message.name == "unkillable"
+                self._recorder.event("rung", message.at_s, name=message.name)
             case wire.Released():
                 self._outcome.released = message
                 self._unkillable = self._unkillable or message.unkillable
+                self._recorder.event("released", time.monotonic())
             case _:
                 pass
 

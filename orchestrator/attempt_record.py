@@ -7,12 +7,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import metrics, verdict
-from orchestrator.records import CellRecord, Metrics, Verdict
+from orchestrator.records import CellRecord, Metrics, Verdict, WouldHave
 from worker.telemetry import Phase, Telemetry
 
 if TYPE_CHECKING:
     from orchestrator.attempt import Order, Outcome
     from orchestrator.cells import Cell
+    from orchestrator.watchdog.wire import Released
 
 
 def record_of(
@@ -67,6 +68,7 @@ def record_of(
         signal=judgement.signal,
         rungs=tuple((str(name), float(at)) for name, at in released.rungs) if released else (),
         watchdog_late_max_s=released.late_max_s if released else None,
+        would_have=_would_have(released) if released else None,
         started_at=started_at,
         ended_at=ended_at,
         duration_s=outcome.duration_s,
@@ -106,8 +108,15 @@ def result_document(record: CellRecord, order: Order, outcome: Outcome) -> dict[
         "final": dataclasses.asdict(outcome.final) if outcome.final else None,
         "watchdog": dataclasses.asdict(outcome.released) if outcome.released else None,
         "recent_step_s": list(telemetry.recent_step_s) if telemetry else [],
+        "strays_ended": outcome.strays,
         "mlx_peak_bytes": telemetry.peak_bytes if telemetry else None,
     }
+
+
+def _would_have(released: Released) -> WouldHave | None:
+    if released.would_have is None:
+        return None
+    return WouldHave(released.would_have, released.would_have_after_s or 0.0, released.would_have_evidence)
 
 
 def _facts(order: Order, outcome: Outcome) -> verdict.AttemptFacts:

@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from orchestrator.watchdog.exit_notice import ExitNotice
+from orchestrator.watchdog.strays import TAG
 from worker.protocol import WorkerSpec, encode_spec
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ class Child:
     `result_fd` is the reading end of its private result pipe, non-blocking.
     """
 
-    def __init__(self, page_fd: int, log_fd: int, env: Mapping[str, str]) -> None:
-        """Spawns the worker; it waits for its spec.
+    def __init__(self, page_fd: int, log_fd: int, env: Mapping[str, str], tag: str) -> None:
+        """Spawns the worker; it waits for its spec. `tag` marks it and all that it starts (strays.py).
 
         Raises:
             OSError: no process or descriptor could be had.
@@ -49,7 +50,7 @@ class Child:
                 stderr=log_fd,
                 pass_fds=tuple(fds.values()),
                 start_new_session=True,
-                env=_worker_env(env),
+                env={**_worker_env(env), TAG: tag},
             )
             self.pid = self._process.pid
             undo.callback(self._process.wait)

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.reclaim import Baseline, Step, moving, unsettled
+from orchestrator.reclaim import Baseline, CameBack, Step, came_back, moving, unsettled
 from orchestrator.watchdog.probe import select_probe
 from orchestrator.watchdog.sample import HostReading
 
@@ -24,10 +24,11 @@ _LOOK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """How long the pause was, and what still kept the host from being settled at its end (None: nothing)."""
+    """How long the pause was, what came back in it, and what kept the host unsettled at its end (None: nothing)."""
 
     seconds: float
     unsettled: str | None
+    came_back: CameBack
 
 
 class CoolDown:
@@ -45,7 +46,8 @@ class CoolDown:
     def wait(self, interrupts: Interrupts) -> Waited:
         """Waits `cooldown.min`, then until the host is settled, at most `cooldown.max`; less if asked to stop."""
         started = time.monotonic()
-        before, seen_at, moved_at = self._read(), started, started
+        first = before = self._read()
+        seen_at = moved_at = started
         look = _FIRST_LOOK_S
         while True:
             select.select([interrupts.fd], [], [], look)
@@ -57,9 +59,9 @@ class CoolDown:
             because = unsettled(self._baseline, step)
             elapsed = now - started
             if interrupts.wanted or (because is None and elapsed >= self._plan.min_s):
-                return Waited(elapsed, None)
+                return Waited(elapsed, None, came_back(first, after))
             if elapsed >= max(self._plan.max_s, self._plan.min_s):
-                return Waited(elapsed, because)
+                return Waited(elapsed, because, came_back(first, after))
             before, seen_at = after, now
 
     def _read(self) -> HostReading:

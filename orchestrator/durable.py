@@ -61,7 +61,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 class AppendedLines:
-    """A file that only grows, by whole lines, each on the disk when `append` returns."""
+    """A file that only grows, by whole lines, each on the disk when `append` returns, unless it is told not to wait."""
 
     def __init__(self, path: Path) -> None:
         created = not path.exists()
@@ -70,7 +70,12 @@ class AppendedLines:
         if created:
             sync_folder(path.parent)
 
-    def append(self, line: bytes) -> None:
+    @property
+    def size(self) -> int:
+        """Of the file, in bytes."""
+        return os.fstat(self._fd).st_size
+
+    def append(self, line: bytes, *, sync: bool = True) -> None:
         """Adds one line. A write that fails half-way is taken back, so the next line starts clean.
 
         Raises:
@@ -82,11 +87,16 @@ class AppendedLines:
         before = held.st_size
         try:
             write_all(self._fd, line + b"\n")
-            sync_fd(self._fd)
+            if sync:
+                sync_fd(self._fd)
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, before)
             raise
+
+    def flush(self) -> None:
+        """Makes what was appended survive a crash of the system; not a power cut on macOS. Raises OSError."""
+        os.fsync(self._fd)
 
     def close(self) -> None:
         """Releases the descriptor."""

@@ -29,6 +29,23 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
+class CameBack:
+    """What a pause gave back, in bytes (negative: taken meanwhile); None where the platform does not say."""
+
+    available_bytes: int | None
+    swap_bytes: int | None
+    wired_bytes: int | None
+
+    def to_json(self) -> dict[str, int | None]:
+        """Under names that say what it is."""
+        return {
+            "available_came_back_bytes": self.available_bytes,
+            "swap_came_back_bytes": self.swap_bytes,
+            "wired_came_back_bytes": self.wired_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """Two readings, `seconds` apart, and since when memory has stood still (None: it moves)."""
 
@@ -36,6 +53,19 @@ class Step:
     after: HostReading
     seconds: float
     stood_still_s: float
+
+
+def came_back(first: HostReading, last: HostReading) -> CameBack:
+    """What came back between the first and the last reading of a pause."""
+    return CameBack(
+        available_bytes=_rise(first.memory_available_bytes, last.memory_available_bytes),
+        swap_bytes=_rise(last.swap_used_bytes, first.swap_used_bytes),
+        wired_bytes=_rise(last.wired_bytes, first.wired_bytes),
+    )
+
+
+def _rise(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
 
 
 def moving(step: Step, memory_bytes: int) -> bool:

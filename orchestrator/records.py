@@ -58,6 +58,15 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
+class WouldHave:
+    """What a watchdog that only observed would first have ended the cell for, how long into the attempt, and why."""
+
+    cause: str
+    after_s: float
+    evidence: dict[str, float | int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class CellRecord:
     """One ended attempt, or a skipped cell (`attempt` 0).
 
@@ -95,6 +104,7 @@ class CellRecord:
     signal: str | None = None
     rungs: tuple[tuple[str, float], ...] = ()
     watchdog_late_max_s: float | None = None
+    would_have: WouldHave | None = None
     started_at: str = ""
     ended_at: str = ""
     duration_s: float = 0.0

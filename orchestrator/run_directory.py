@@ -19,6 +19,7 @@ from orchestrator.errors import LedgerError, LedgerUnwritable
 PLAN = "plan.yaml"
 HOST = "host.json"
 JOURNAL = "journal.jsonl"
+RECORDING = "samples.jsonl"  # of an attempt, in its folder
 
 
 @dataclass(frozen=True, slots=True)

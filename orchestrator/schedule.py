@@ -102,6 +102,24 @@ def expected_step_s(cell: Cell, records: Iterable[CellRecord]) -> float | None:
     return min(bounds, default=None)
 
 
+def expected_chunk_s(cell: Cell, records: Iterable[CellRecord], chunk_tokens: int) -> float | None:
+    """What smaller completed cells of the variant predict for the last, dearest prefill chunk of this cell, in seconds.
+
+    A cell's tokens per second are over its whole prefill, whose last chunk costs at most twice the mean one: its
+    attention reaches back over all the context, that of the mean one over half of it. Depth is taken in proportion.
+    """
+    bounds = [
+        2 * min(chunk_tokens, cell.context) * cell.batch / record.metrics.prompt_tps * (cell.context / record.context)
+        for record in records
+        if record.verdict is Verdict.COMPLETED
+        and record.metrics.prompt_tps
+        and record.variant == cell.variant
+        and record.batch <= cell.batch
+        and record.context <= cell.context
+    ]
+    return min(bounds, default=None)
+
+
 def fault_for(faults: Mapping[str, str], cell_id: str, attempt: int) -> str | None:
     """The fault that the test engine plays in this attempt, or None.
 

@@ -28,6 +28,7 @@ from orchestrator.model_store import ModelStore
 from orchestrator.plan import Plan, Settings, plan_digest, resolve_limits
 from orchestrator.quantities import count_of
 from orchestrator.records import CellRecord, Verdict
+from orchestrator.strays import end_abandoned
 from orchestrator.unrun import cut_off_record, unrun_record
 from orchestrator.watching import WatchdogLink
 from worker.protocol import ModelSource, WorkerSpec
@@ -46,6 +47,7 @@ log = structlog.get_logger()
 
 _FREE_DISK_FLOOR_BYTES = 64 * 1024 * 1024
 _RETRY = "mend it, then `wallfinder resume RUN --retry failed`"
+_COLD_S = 1.0  # of a pause: an idle GPU lets its weights go and slows its clock
 _REPEATS = 3  # of an attempt that nobody can be blamed for: a lost watchdog, a machine that slept
 
 
@@ -100,6 +102,7 @@ class Sweep:
         self._serial = 0
         self._blameless = 0
         self._contaminated = False
+        self._cold = False  # whether the machine stood idle before the next cell
         self._deadline = Deadline(plan.deadline)
         self._cooldown = CoolDown(plan.cooldown, host.usable_memory_bytes)
 
@@ -110,6 +113,9 @@ class Sweep:
             LedgerError: the journal takes no more lines.
         """
         remove_stale()
+        abandoned = end_abandoned()
+        if abandoned:
+            log.warning("strays.ended", processes=abandoned, of="sweeps that were killed")
         self._ledger.append(
             "sweep.started",
             schema=SCHEMA,
@@ -247,6 +253,7 @@ class Sweep:
                 env=settings.env,
                 folder=folder,
                 bound=bound,
+                observe=settings.watchdog.mode == "observe",
             )
             self._attempt(cell, settings, order, watchdog, started_at)
         finally:
@@ -307,8 +314,11 @@ class Sweep:
         return WorkerCgroup.create(settings.worker_memory, f"{os.getpid()}-{self._serial + 1}")
 
     def _limits(self, cell: Cell, settings: Settings) -> Limits:
-        expected = schedule.expected_step_s(cell, self._counting())
-        return resolve_limits(settings, self._host.usable_memory_bytes, expected)
+        step_s = schedule.expected_step_s(cell, self._counting())
+        chunk_s = None
+        if settings.context_fill == "prefill":
+            chunk_s = schedule.expected_chunk_s(cell, self._counting(), settings.prefill_step_size)
+        return resolve_limits(settings, self._host.usable_memory_bytes, step_s, chunk_s)
 
     def _spec(self, cell: Cell, settings: Settings, attempt: int, model: ModelSource, limits: Limits) -> WorkerSpec:
         self._serial += 1
@@ -321,7 +331,7 @@ class Sweep:
             context=cell.context,
             gen_tokens=settings.gen_tokens,
             reps=settings.reps,
-            warmup=settings.warmup,
+            warmup=max(settings.warmup, int(self._cold)),
             seed=settings.seed,
             engine=settings.engine,
             context_fill=settings.context_fill,
@@ -330,9 +340,7 @@ class Sweep:
             kv_bits=settings.kv_bits,
             kv_group_size=settings.kv_group_size,
             wired_limit=settings.wired_limit,
-            # Behind the watchdog, which allows five times as long, never before it: the worker's own timer is for a
-            # worker whose watchers are gone or paged out.
-            backstop_s=max(60.0, 6 * settings.watchdog.stall.hard_s, 12 * (limits.expected_step_s or 0.0)),
+            backstop_s=backstop_s(settings, limits),
             fault=schedule.fault_for(settings.faults, cell.cell_id, attempt),
         )
 
@@ -374,9 +382,12 @@ class Sweep:
     def _pause(self, cell: Cell) -> None:
         waited = self._cooldown.wait(self._interrupts)
         self._contaminated = waited.unsettled is not None
+        self._cold = waited.seconds >= _COLD_S
+        told = {"after": cell.cell_id, "waited_s": round(waited.seconds, 3), **waited.came_back.to_json()}
         if waited.unsettled is None:
+            self._ledger.append("host.settled", **told)
             return
-        self._ledger.append("host.contaminated", after=cell.cell_id, waited_s=waited.seconds, because=waited.unsettled)
+        self._ledger.append("host.contaminated", **told, because=waited.unsettled)
         log.warning("host.contaminated", after=cell.cell_id, because=waited.unsettled)
         if self._plan.cooldown.on_timeout == "stop":
             reason = (
@@ -384,6 +395,17 @@ class Sweep:
                 "not stand. Free the memory or reboot, then resume (or set cooldown.on_timeout: mark)"
             )
             raise StopSweep(SweepEnd(Exit.HOST, "stopped", reason))
+
+
+def backstop_s(settings: Settings, limits: Limits) -> float:
+    """How long the worker's own timer runs without progress, in seconds.
+
+    Behind the watchdog, which allows five times as long, never before it: the timer is for a worker whose watchers are
+    gone or paged out. Where the watchdog only observes, it leaves the cell its whole time.
+    """
+    expected_s = 12 * max(limits.expected_step_s or 0.0, limits.expected_chunk_s or 0.0)
+    least_s = limits.time_limit_s if settings.watchdog.mode == "observe" else 60.0
+    return max(least_s, 6 * settings.watchdog.stall.hard_s, expected_s)
 
 
 def interrupted_end(interrupts: Interrupts) -> SweepEnd:

@@ -154,3 +154,19 @@ def test_memory_evidence_is_forgotten_after_ten_seconds() -> None:
     cell.run(14)
     assert cell.lives()
     assert memory_evidence(cell.state, cell.now_s) == {}
+
+
+def test_a_first_chunk_that_smaller_cells_speak_for_gets_no_more_time_than_they_say() -> None:
+    for expected_s, limit_s in ((0.5, HOST.stall_hard_s), (20.0, 8 * 20.0)):
+        limits = dataclasses.replace(HOST, expected_chunk_s=expected_s)
+        for phase in ("prefill", "warmup"):
+            cell = Cell(limits, phase=phase).run(limit_s - 1)
+            assert cell.lives(), phase
+            cell.run(3)
+            assert stopped(cell, cell.progress_at_s)[0] == "stalled"
+
+
+def test_a_load_is_not_held_against_chunks() -> None:
+    cell = Cell(dataclasses.replace(HOST, expected_chunk_s=0.5), phase="load").run(4 * HOST.stall_hard_s)
+
+    assert cell.lives()

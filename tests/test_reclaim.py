@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.reclaim import Baseline, Step, moving, unsettled
+from orchestrator.reclaim import Baseline, CameBack, Step, came_back, moving, unsettled
 from orchestrator.watchdog.sample import HostReading
 
 GB = 1_000_000_000
@@ -99,3 +99,15 @@ def test_memory_moves_when_it_changes_by_more_than_a_trifle(calm: HostReading, k
     value = getattr(calm, key)
     assert moving(Step(calm, replace(calm, **{key: value - GB}), 0.5, 0.0), MEMORY)
     assert not moving(Step(calm, replace(calm, **{key: value - 1000}), 0.5, 0.0), MEMORY)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (LINUX, {"memory_available_bytes": 5 * GB, "swap_used_bytes": 0}, CameBack(2 * GB, GB, None)),
+        (LINUX, {"memory_available_bytes": 2 * GB, "swap_used_bytes": 3 * GB}, CameBack(-GB, -2 * GB, None)),
+        (MAC, {"wired_bytes": GB}, CameBack(None, 0, GB)),
+    ],
+)
+def test_what_a_pause_gave_back(first: HostReading, last: dict[str, int], expected: CameBack) -> None:
+    assert came_back(first, replace(first, **last)) == expected  # type: ignore[arg-type] # a table's values

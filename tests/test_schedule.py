@@ -14,6 +14,7 @@ from orchestrator.records import CellRecord, Metrics, Verdict
 from orchestrator.schedule import (
     Retries,
     dominating_wall,
+    expected_chunk_s,
     expected_step_s,
     fault_for,
     is_done,
@@ -32,6 +33,7 @@ def ended(
     variant: str | None = None,
     memory_wall: bool = False,
     step_s: float | None = None,
+    prompt_tps: float | None = None,
     stops_variant: bool = False,
 ) -> CellRecord:
     cell = Cell(variant, context, batch)
@@ -44,7 +46,7 @@ def ended(
         verdict=verdict,
         memory_wall=memory_wall,
         stops_variant=stops_variant,
-        metrics=Metrics(step_s=step_s),
+        metrics=Metrics(step_s=step_s, prompt_tps=prompt_tps),
     )
 
 
@@ -159,3 +161,15 @@ def test_the_expected_step_is_the_least_that_smaller_cells_predict() -> None:
     assert expected_step_s(Cell(None, 2048, 8), records[:2]) == pytest.approx(0.03 * 2 * 2)
     assert expected_step_s(Cell(None, 1024, 4), records) == pytest.approx(0.03)
     assert expected_step_s(Cell(None, 512, 1), records) is None
+
+
+def test_a_chunk_costs_in_proportion_to_rows_and_depth_at_most() -> None:
+    """1,000 tokens a second over a prefill of 64 tokens: the last chunk of 64 may take twice the mean."""
+    small = ended(1, 64, prompt_tps=1000.0)
+
+    assert expected_chunk_s(Cell(None, 64, 1), [small], 2048) == pytest.approx(2 * 64 / 1000)
+    assert expected_chunk_s(Cell(None, 64, 4), [small], 2048) == pytest.approx(4 * 2 * 64 / 1000)
+    assert expected_chunk_s(Cell(None, 640, 1), [small], 128) == pytest.approx(10 * 2 * 128 / 1000)
+    assert expected_chunk_s(Cell(None, 32, 1), [small], 2048) is None  # nothing smaller has completed
+    assert expected_chunk_s(Cell(None, 64, 1), [ended(1, 64)], 2048) is None
+    assert expected_chunk_s(Cell(None, 64, 1), [replace(small, verdict=Verdict.HIT_THE_WALL)], 2048) is None

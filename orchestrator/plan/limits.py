@@ -7,11 +7,14 @@ from orchestrator.plan.model import Settings
 from orchestrator.watchdog.limits import Limits
 
 
-def resolve_limits(settings: Settings, memory_bytes: int, expected_step_s: float | None) -> Limits:
+def resolve_limits(
+    settings: Settings, memory_bytes: int, expected_step_s: float | None, expected_chunk_s: float | None = None
+) -> Limits:
     """The limits of an attempt on a machine with `memory_bytes` of memory.
 
     With `worker_memory` the memory that counts is that bound, where it is smaller, and all shares are of it.
-    `expected_step_s` is the decode step that smaller cells predict, None where there are none.
+    `expected_step_s` and `expected_chunk_s` are the decode step and the prefill chunk that smaller cells predict, None
+    where there are none.
     """
     memory = min(memory_bytes, settings.worker_memory or memory_bytes)
     dog = settings.watchdog
@@ -30,4 +33,5 @@ def resolve_limits(settings: Settings, memory_bytes: int, expected_step_s: float
         footprint_bytes=dog.footprint.limit.bytes_of(memory),
         time_limit_s=settings.cell_time_limit,
         expected_step_s=expected_step_s,
+        expected_chunk_s=expected_chunk_s,
     )

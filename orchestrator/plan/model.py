@@ -92,6 +92,8 @@ class Footprint(Strict):
 
 
 class Watchdog(Strict):
+    mode: Annotated[Literal["enforce", "observe"], Choice()] = "enforce"
+    """observe: record what would have been done, and let the cell run to its end or its time limit."""
     sample_every_s: Annotated[float, duration(0.01, 10.0)] = Field(0.1, alias="sample_every")
     """Time between two samples of the host and the worker."""
     swap_growth: SwapGrowth = SwapGrowth()

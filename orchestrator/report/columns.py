@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.evidence import figures
-from orchestrator.quantities import count_of, printable
+from orchestrator.quantities import count_of, duration, printable
 from orchestrator.records import Verdict
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ def verdict_text(row: CellRow) -> str:
         text += f": {printable(record.cause)}"
     elif is_invalid(record):
         text += f", invalid: {', '.join(record.invalid_reasons)}"
+    if record.would_have is not None:
+        text += f"; would have been ended after {duration(record.would_have.after_s)}: {record.would_have.cause}"
     return text if row.attempts < 2 else f"{text} (attempt {row.attempts})"
 
 

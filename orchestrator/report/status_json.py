@@ -7,6 +7,7 @@ Does not print it. Every value is plain JSON: a number that is not finite become
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.records import Metrics
@@ -77,6 +78,7 @@ def _outcome(record: CellRecord | None) -> dict[str, Any]:
         "peak_footprint_bytes": record.peak_footprint_bytes if record else None,
         "memory_bytes": record.memory_bytes if record else None,
         "watchdog_late_max_s": record.watchdog_late_max_s if record else None,
+        "would_have": asdict(record.would_have) if record and record.would_have else None,
         "started_at": record.started_at if record else None,
         "ended_at": record.ended_at if record else None,
         "duration_s": record.duration_s if record else None,

@@ -10,8 +10,9 @@ class Limits:
     """Every rule is a threshold and a duration.
 
     `memory_bytes` is the memory that counts: the machine's, or the worker's own bound where it has one.
-    `expected_step_s` is what smaller completed cells predict for a decode step of this cell, None where there
-    are none. Soft thresholds act when two signals agree for `corroborated_s`; hard ones act alone, sustained.
+    `expected_step_s` and `expected_chunk_s` are what smaller completed cells predict for a decode step and for a
+    prefill chunk of this cell at its full depth, None where there are none. Soft thresholds act when two signals
+    agree for `corroborated_s`; hard ones act alone, sustained.
     """
 
     memory_bytes: int
@@ -31,3 +32,4 @@ class Limits:
     footprint_sustained_s: float = 5.0
     time_limit_s: float = 1800.0
     expected_step_s: float | None = None
+    expected_chunk_s: float | None = None

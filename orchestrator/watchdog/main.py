@@ -61,6 +61,7 @@ class Watchdog:
             if self._wired:
                 self._watched.wait_for_clean_end()
             self._watched.kill()
+            self._watched.settle()
             remove_cgroup(self._watched.watch.cgroup_dir)
 
     def _take_messages(self) -> bool:

@@ -147,8 +147,9 @@ def _step_times(progress: ProgressReading, overdue_s: float | None) -> tuple[flo
 def _stall_limits(limits: Limits, history: History, progress: ProgressReading | None) -> tuple[float, float]:
     """How old the last progress may be, with memory evidence and alone, in seconds.
 
-    At least the limits; scaled by the slowest mark so far; and patient where nothing is known yet, which is
-    until the first mark of a prefill, and in a load throughout (weights differ in size a thousandfold).
+    At least the limits; scaled by the slowest mark so far, or by what smaller cells predict of one; and patient where
+    nothing is known yet, which is until the first mark of a prefill that no smaller cell speaks for, and in a load
+    throughout (weights differ in size a thousandfold).
     """
     if progress is None:
         return limits.stall_soft_s, limits.stall_hard_s
@@ -156,6 +157,8 @@ def _stall_limits(limits: Limits, history: History, progress: ProgressReading | 
     usual_s = history.slowest_mark_s.get(phase, 0.0)
     if _is_decoding(progress):
         usual_s = max(usual_s, history.warm_s or 0.0, limits.expected_step_s or 0.0)
+    elif phase in ("warmup", "prefill"):
+        usual_s = max(usual_s, limits.expected_chunk_s or 0.0)
     unknown = phase in ("starting", "load") or (phase in ("warmup", "prefill") and usual_s == 0.0)
     patience = FIRST_MARK_PATIENCE if unknown else 1
     return (

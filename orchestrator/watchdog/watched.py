@@ -9,12 +9,15 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.watchdog.killer import Graces, Killer, graces, kill_cgroup, released_rungs, signal_group
+from orchestrator.watchdog.last_samples import append_last_samples
 from orchestrator.watchdog.policy import Evidence, State, Stop, decide, memory_evidence
 from orchestrator.watchdog.recording import encode_sample
 from orchestrator.watchdog.sample import HostReading, ProgressReading, Sample, WorkerReading
+from orchestrator.watchdog.strays import end_strays
 from orchestrator.watchdog.wire import Acted, Released, Rung, Watch
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from worker.telemetry import TelemetryPage
 
 FLUSH_EVERY_S = 0.5
+KEPT_SAMPLES = 100  # the last ones, for the recording of a sweep whose orchestrator is gone
 CLEAN_END_POLL_S = 0.02
 _GONE = ("Z", "X", "x")
 
@@ -51,6 +55,9 @@ class Watched:
         self._first: tuple[HostReading, WorkerReading] | None = None
         self._last: tuple[HostReading, WorkerReading] | None = None
         self._worker_is_gone = False
+        self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT_SAMPLES)
+        self._dropped_before = outbox.dropped
+        self._would_have: tuple[str, float, Evidence] | None = None
         probe.watch(watch.pid, watch.cgroup_dir)
 
     @property
@@ -113,6 +120,13 @@ class Watched:
             signal_group(self.watch.pid, signal.SIGKILL)
         kill_cgroup(self.watch.cgroup_dir)
 
+    def settle(self) -> None:
+        """Does what the orchestrator would have done after the worker's end: strays, and the last samples."""
+        if self.watch.tag is not None:
+            end_strays(self.watch.tag)
+        if self.watch.recording is not None:
+            append_last_samples(self.watch.recording, self._kept, time.monotonic())
+
     def send_samples(self) -> None:
         """Hands the samples so far to the outbox."""
         self._flushed_s = time.monotonic()
@@ -160,7 +174,9 @@ class Watched:
         sample = Sample(now, time.clock_gettime(_AWAKE), late_s, host, worker, reading)
         self._samples += 1
         self._late_max_s = max(self._late_max_s, late_s)
-        self._batch.append(encode_sample(sample, self._steps_sent))
+        body = encode_sample(sample, self._steps_sent)
+        self._batch.append(body)
+        self._kept.append(body)
         if reading is not None:
             self._steps_sent = reading.total_steps
         return sample
@@ -169,6 +185,8 @@ class Watched:
         self._state, action = decide(self.watch.limits, self._state, sample)
         if not isinstance(action, Stop):
             return False
+        if self.watch.observe and action.cause != "time_limit":  # how long a cell may take is not a matter of walls
+            return self._note(action, sample.monotonic_s)
         # Once more just before acting: the worker may have ended, or this process may have been stopped
         # meanwhile.
         self._state, again = decide(self.watch.limits, self._state, self._sample())
@@ -178,9 +196,17 @@ class Watched:
         self._start_ladder(hurry=False)
         return True
 
+    def _note(self, action: Stop, now_s: float) -> bool:
+        """Tells the first thing that the policy would have done; whether this was it."""
+        if self._would_have is not None:
+            return False
+        self._would_have = (action.cause, round(now_s - self._started_s, 3), action.evidence)
+        self._outbox.post(Acted(self.watch.serial, action.cause, action.evidence, round(now_s, 3), observed=True))
+        return True
+
     def _act(self, cause: str, evidence: Evidence) -> None:
         self._cause, self._evidence = cause, evidence
-        self._outbox.post(Acted(self.watch.serial, cause, evidence))
+        self._outbox.post(Acted(self.watch.serial, cause, evidence, round(time.monotonic(), 3)))
 
     def _start_ladder(self, hurry: bool) -> None:
         now = time.monotonic()
@@ -209,6 +235,7 @@ class Watched:
         if own_kills:
             memory["oom_kills"] = own_kills
         stalled_s = self._state.measured_stall_s
+        would, after_s, would_evidence = self._would_have or (None, None, {})
         return Released(
             serial=self.watch.serial,
             cause=self._cause,
@@ -223,8 +250,12 @@ class Watched:
             oom_kills=oom_kills,
             late_max_s=round(self._late_max_s, 6),
             samples=self._samples,
+            samples_dropped=self._outbox.dropped - self._dropped_before,
             suspended_s=round(self._state.suspended_s, 3),
             memory_evidence=memory,
+            would_have=would,
+            would_have_after_s=after_s,
+            would_have_evidence=would_evidence,
         )
 
     def _grown(self, name: str) -> float | None:

@@ -17,13 +17,20 @@ from orchestrator.watchdog.limits import Limits
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Watch this worker (leader of its own process group) until `Exited`."""
+    """Watch this worker (leader of its own process group) until `Exited`.
+
+    `observe`: tell what the policy would have done, and let the worker run. `recording` is the file to which the last
+    samples go where nobody is left to take them; `tag` is in the environment of everything that the worker starts.
+    """
 
     type: ClassVar[str] = "watch"
     serial: int
     pid: int
     limits: Limits
     cgroup_dir: str | None = None
+    observe: bool = False
+    recording: str | None = None
+    tag: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +73,26 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """A batch of samples as plain dictionaries (recording.py); `dropped` counts those lost before it."""
+    """A batch of samples as plain dictionaries (recording.py)."""
 
     type: ClassVar[str] = "samples"
     serial: int
     samples: list[dict[str, Any]]
-    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Acted:
-    """The watchdog ends the worker. `evidence` holds figures and thresholds by name."""
+    """The watchdog ends the worker, or would have (`observed`). `evidence` holds figures and thresholds by name.
+
+    `at_s` is on the monotonic clock.
+    """
 
     type: ClassVar[str] = "acted"
     serial: int
     cause: str
     evidence: dict[str, float | int | str]
+    at_s: float = 0.0
+    observed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +110,14 @@ class Released:
     """The watchdog has let go of the worker: the orchestrator may reap it.
 
     `cause` is why we ended it, None where it ended by itself. Peaks are over the whole attempt, growth over
-    the attempt's own baseline; `late_max_s` is the watchdog's own worst lateness. `oom_kills` counts the
-    kernel's kills in the worker's own cgroup; where it has none, those of the whole host, which may be
-    somebody else's. `pressure_stall_s` is the time for which tasks waited for memory while prefill or decode was
-    measured: tasks of the worker's own cgroup, or of the host where the worker is part of its trouble.
-    `memory_evidence` holds the figures of the last ten seconds' memory signals (policy.memory_evidence), and
-    of kills only the worker's own.
+    the attempt's own baseline; `late_max_s` is the watchdog's own worst lateness;
+    `samples_dropped` of the `samples` found no room on their way. `oom_kills` counts the kernel's kills in the
+    worker's own cgroup; where it has none, those of the whole host, which may be somebody else's.
+    `pressure_stall_s` is the time for which tasks waited for memory while prefill or decode was measured: tasks of the
+    worker's own cgroup, or of the host where the worker is part of its trouble. `memory_evidence` holds the figures of
+    the last ten seconds' memory signals (policy.memory_evidence), and
+    of kills only the worker's own. `would_have` is what the policy would have ended the worker for, where it only
+    observed, `would_have_after_s` how long into the attempt.
     """
 
     type: ClassVar[str] = "released"
@@ -121,8 +134,12 @@ class Released:
     oom_kills: int | None
     late_max_s: float
     samples: int
+    samples_dropped: int = 0
     suspended_s: float = 0.0
     memory_evidence: dict[str, float | int | str] = field(default_factory=dict)
+    would_have: str | None = None
+    would_have_after_s: float | None = None
+    would_have_evidence: dict[str, float | int | str] = field(default_factory=dict)
 
 
 WireMessage: TypeAlias = Watch | StopWorker | Exited | Shutdown | Ready | Samples | Acted | Rung | Released
