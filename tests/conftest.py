@@ -108,7 +108,7 @@ def _is_helper(process: psutil.Process) -> bool:
 
 
 def _swap_files() -> Iterator[str]:
-    """Those that this run made (real_wall.py names them so): the machine may have others come and go."""
+    """Those that this run made (bench/real_wall.py names them so): the machine may have others come and go."""
     table = Path("/proc/swaps")
     if table.exists():
         for line in table.read_text(encoding="utf-8").splitlines()[1:]:

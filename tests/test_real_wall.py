@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from real_wall import NoWallError, swap_file
 from sweeps import desk, wait_until
+
+from bench.real_wall import NoWallError, swap_file
+from orchestrator.errors import WallfinderError
+from orchestrator.recordings import recorded_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +40,7 @@ def lived_after_the_first_inflated_step_s(attempt: Path) -> float | None:
     None: no step of this attempt did.
     """
     expected_s = json.loads((attempt / "result.json").read_bytes())["limits"]["expected_step_s"]
-    samples = [json.loads(line) for line in (attempt / "samples.jsonl").read_text().splitlines()]
+    samples = [line for line in recorded_lines(attempt / "samples.jsonl") if "event" not in line]
     inflated = [
         sample["monotonic_s"]
         for sample in samples
@@ -50,7 +53,7 @@ def lived_after_the_first_inflated_step_s(attempt: Path) -> float | None:
 
 def lived_after_the_first_swap_s(attempt: Path) -> float:
     """From the first sample in which the worker had swapped out 1 % of its bound to its death."""
-    samples = [json.loads(line) for line in (attempt / "samples.jsonl").read_text().splitlines()]
+    samples = [line for line in recorded_lines(attempt / "samples.jsonl") if "event" not in line]
     swapped = [s["monotonic_s"] for s in samples if s.get("worker", {}).get("cgroup_swapped_bytes", 0) > 4_000_000]
     return float(samples[-1]["monotonic_s"] - min(swapped, default=samples[-1]["monotonic_s"]))
 
@@ -101,8 +104,8 @@ def test_a_wall_that_comes_while_decoding_is_ended_within_10_s_of_the_first_slow
 
 
 def is_decoding(attempt: Path) -> bool:
-    with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
-        last = json.loads((attempt / "samples.jsonl").read_text().splitlines()[-1])
+    with contextlib.suppress(OSError, WallfinderError, KeyError, IndexError):
+        last = [line for line in recorded_lines(attempt / "samples.jsonl") if "event" not in line][-1]
         return bool(last["progress"]["phase"] == "decode" and last["progress"]["step"] >= 10)
     return False
 

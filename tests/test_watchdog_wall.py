@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from real_wall import NoWallError, swap_file
 from watchdog_harness import Harness
 
+from bench.real_wall import NoWallError, swap_file
 from orchestrator.cgroup import WorkerCgroup
 from orchestrator.watchdog import wire
 from orchestrator.watchdog.limits import Limits

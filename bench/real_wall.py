@@ -1,7 +1,7 @@
 """Makes what a real memory wall needs, a swap file of its own, and takes it away again, also after a failure.
 
-Every test that makes a wall takes its swap from here. Names carry the owner's pid, so runs side by side do
-not collide, and what a killed run left behind is found and removed by the next one.
+Every test and benchmark that makes a wall takes its swap from here. Names carry the owner's pid, so runs side by
+side do not collide, and what a killed run left behind is found and removed by the next one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHUNK = bytes(1 << 20)
 
 
 class NoWallError(Exception):
-    """A wall cannot be made here; the message says why, for pytest.skip."""
+    """A wall cannot be made here; the message says why."""
 
 
 def demand_wall(swap_bytes: int, folder: Path | None = None) -> None:

@@ -1,0 +1,251 @@
+"""How long a real wall goes on: from the first inflated step to the verdict and to a dead worker.
+
+    python -m bench.detection --runs 20 --rival-runs 3
+
+Root on Linux. The wall: a healthy decode of batch 16 (1 GB allowed, 0.7 GB needed) whose memory bound is lowered in
+mid-decode, so that it goes on in swap; or, as configs/wall-linux.yaml has it, a bound that is met while the context
+is filled. A step is inflated once it has taken 2.5 times the median of the steps before the bound was lowered,
+finished or not. In the fill the clock starts with the first sample that shows 1 % of the bound in swap.
+
+Rivals watch the same workload with wallfinder in `mode: observe`, which ends nothing, until --limit seconds after the
+bound was lowered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.real_wall import NoWallError, swap_file
+from bench.sweeping import WALL_MODEL, Sweeping, end_in_order, event, recording, samples
+from bench.tables import markdown, seconds
+from orchestrator.cgroup import WorkerCgroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SWAP_BYTES = 2_000_000_000
+INFLATED = 2.5
+CELL = "c04096-b016"
+PLAN: dict[str, Any] = {
+    "model": WALL_MODEL,
+    "batches": [16],
+    "contexts": [4096],
+    "context_fill": "random",
+    "gen_tokens": 2000,
+    "reps": 1,
+    "warmup": 0,
+    "cooldown": {"max": "30s", "on_timeout": "mark"},
+}
+ROOMY, TIGHT, TIGHT_BYTES = "1GB", "400MB", 400_000_000
+INSIDE_ROOMY_BYTES, INSIDE_TIGHT_BYTES = 1_200_000_000, 480_000_000  # with orchestrator and watchdog in it
+RIVALS: dict[str, list[str]] = {
+    "nobody": [],
+    "earlyoom": ["earlyoom", "-r", "0"],
+    "nohang": ["nohang", "--monitor", "--config", "/etc/nohang/nohang.conf"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wall:
+    """One wall. Times in seconds from the first inflated step (in the fill: from the first swapped pages)."""
+
+    scenario: str
+    cause: str | None
+    verdict_s: float | None
+    dead_s: float | None
+    late_max_s: float | None
+    steps_during: int
+
+
+def main() -> int:
+    """Runs what was asked for and prints a table."""
+    options = _options()
+    end_in_order()
+    walls: list[Wall] = []
+    try:
+        with swap_file(SWAP_BYTES):
+            for scenario, runs, play in _programme(options):
+                for number in range(runs):
+                    with tempfile.TemporaryDirectory(prefix="wallfinder-bench-") as folder:
+                        walls.append(play(Path(folder)))
+                    print(f"{scenario} {number + 1}/{runs}: {walls[-1]}", file=sys.stderr, flush=True)
+    except NoWallError as reason:
+        print(f"no wall can be made here: {reason}", file=sys.stderr)
+        return 1
+    if options.json:
+        options.json.write_text(json.dumps([asdict(wall) for wall in walls], indent=1))
+    print(table(walls))
+    return 0
+
+
+def table(walls: list[Wall]) -> str:
+    """A row per scenario."""
+    heading = (
+        "watched by",
+        "runs",
+        "ended",
+        "cause",
+        "to verdict, s (p50 / p95 / max)",
+        "to dead, s",
+        "latest tick, s",
+    )
+    rows = []
+    for scenario in dict.fromkeys(wall.scenario for wall in walls):
+        of = [wall for wall in walls if wall.scenario == scenario]
+        verdicts = [wall.verdict_s for wall in of if wall.verdict_s is not None]
+        dead = [wall.dead_s for wall in of if wall.dead_s is not None]
+        late = [wall.late_max_s for wall in of if wall.late_max_s is not None]
+        causes = ", ".join(sorted({wall.cause for wall in of if wall.cause}))
+        acted = sum(wall.dead_s is not None for wall in of)
+        worst = f"{max(late):.2f}" if late else "-"
+        rows.append((scenario, len(of), acted, causes or "-", seconds(verdicts), seconds(dead), worst))
+    return markdown(heading, rows)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20, help="walls per scenario of wallfinder's (default 20)")
+    parser.add_argument("--rival-runs", type=int, default=3, help="walls per rival (default 3)")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds a rival gets (default 120)")
+    parser.add_argument("--json", type=Path, help="where every single result goes")
+    return parser.parse_args()
+
+
+def _programme(options: argparse.Namespace) -> Iterator[tuple[str, int, Callable[[Path], Wall]]]:
+    yield "wallfinder, in mid-decode", options.runs, _mid_decode
+    yield "wallfinder, itself in the group that thrashes", options.runs, _inside
+    yield "wallfinder, in the fill", options.runs, _in_the_fill
+    for name, command in RIVALS.items():
+        if command and shutil.which(command[0]) is None:
+            print(f"{command[0]} is not installed: left out", file=sys.stderr)
+            continue
+        yield name, options.rival_runs, functools.partial(_rival, name, command, options.limit)
+
+
+def _mid_decode(folder: Path) -> Wall:
+    with Sweeping(folder, {**PLAN, "worker_memory": ROOMY}, "wall") as sweep:
+        sweep.wait_for(lambda: is_decoding(sweep.run), 120)
+        lowered_s = _lower(_worker_group(sweep.process.pid), TIGHT_BYTES)
+        sweep.wait(180)
+        return measure("wallfinder, in mid-decode", sweep.run, lowered_s)
+
+
+def _inside(folder: Path) -> Wall:
+    group = WorkerCgroup.create(INSIDE_ROOMY_BYTES, f"{os.getpid()}-inside")
+    try:
+        with Sweeping(folder, PLAN, "wall", before=lambda: group.add(os.getpid())) as sweep:
+            sweep.wait_for(lambda: is_decoding(sweep.run), 120)
+            lowered_s = _lower(Path(group.path), INSIDE_TIGHT_BYTES)
+            sweep.wait(180)
+            return measure("wallfinder, itself in the group that thrashes", sweep.run, lowered_s)
+    finally:
+        group.remove()
+
+
+def _in_the_fill(folder: Path) -> Wall:
+    with Sweeping(folder, {**PLAN, "worker_memory": TIGHT}, "wall") as sweep:
+        sweep.wait(180)
+        return measure("wallfinder, in the fill", sweep.run, None)
+
+
+def _rival(name: str, command: list[str], limit_s: float, folder: Path) -> Wall:
+    plan = {**PLAN, "worker_memory": ROOMY, "watchdog": {"mode": "observe"}, "retries": {"crashed": 0}}
+    with _running(command, folder / "rival.log"), Sweeping(folder, plan, "wall") as sweep:
+        sweep.wait_for(lambda: is_decoding(sweep.run), 120)
+        lowered_s = _lower(_worker_group(sweep.process.pid), TIGHT_BYTES)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            sweep.wait(limit_s)
+        return measure(name, sweep.run, lowered_s)
+
+
+@contextlib.contextmanager
+def _running(command: list[str], log: Path) -> Iterator[None]:
+    if not command:
+        yield
+        return
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        try:
+            yield
+        finally:
+            if process.poll() is not None:
+                raise RuntimeError(f"{command[0]} did not stay: {log.read_text()}")
+            process.terminate()
+
+
+def is_decoding(run: Path) -> bool:
+    """Whether batch 16 has made twenty steps."""
+    seen = samples(recording(run, CELL))
+    return bool(seen) and seen[-1]["progress"]["phase"] == "decode" and seen[-1]["progress"]["step"] >= 20
+
+
+def _worker_group(owner: int) -> Path:
+    found = [folder for folder in Path("/sys/fs/cgroup").rglob(f"wallfinder-{owner}-*") if folder.is_dir()]
+    if len(found) != 1:
+        raise RuntimeError(f"groups of the sweep {owner}: {found}")
+    return found[0]
+
+
+def _lower(group: Path, limit_bytes: int) -> float:
+    """Lowers a bound, as often as the kernel refuses because pages do not leave fast enough; when it began."""
+    began_s = time.monotonic()
+    file = next(path for path in (group / "memory.limit_in_bytes", group / "memory.max") if path.exists())
+    with contextlib.suppress(OSError):  # the group is gone: the worker was ended meanwhile
+        while int(file.read_text()) > limit_bytes + 4096 and time.monotonic() < began_s + 60:
+            with contextlib.suppress(OSError):
+                file.write_text(str(limit_bytes))
+    return began_s
+
+
+def measure(scenario: str, run: Path, lowered_s: float | None) -> Wall:
+    """What the recording of a wall says. `lowered_s`: when the bound was lowered; None: it was met in the fill."""
+    lines = recording(run, CELL)
+    seen = samples(lines)
+    from_s = _first_swapped_s(seen) if lowered_s is None else _first_inflated_s(seen, lowered_s)
+    acted, would = event(lines, "acted"), event(lines, "would_act")
+    dead = event(lines, "released")
+    cause = acted["cause"] if acted else f"(observed: {would['cause']})" if would else None
+    if from_s is None:
+        return Wall(scenario, cause, None, None, None, 0)
+    return Wall(
+        scenario=scenario,
+        cause=cause,
+        verdict_s=round(acted["at_s"] - from_s, 3) if acted else None,
+        dead_s=round(dead["at_s"] - from_s, 3) if dead else None,
+        late_max_s=max(line["late_s"] for line in seen),
+        steps_during=sum(len(line["progress"].get("new_step_s", ())) for line in seen if line["monotonic_s"] > from_s),
+    )
+
+
+def _first_inflated_s(seen: list[dict[str, Any]], lowered_s: float) -> float | None:
+    before = [s for line in seen if line["monotonic_s"] < lowered_s for s in line["progress"].get("new_step_s", ())]
+    reference_s = statistics.median(before)
+    for line in seen:
+        progress = line["progress"]
+        worst_s = max(progress["progress_age_s"], *progress.get("new_step_s", [0.0]))
+        if line["monotonic_s"] > lowered_s and worst_s > INFLATED * reference_s:
+            return float(line["monotonic_s"])
+    return None
+
+
+def _first_swapped_s(seen: list[dict[str, Any]]) -> float | None:
+    for line in seen:
+        if line["worker"].get("cgroup_swapped_bytes", 0) > 0.01 * TIGHT_BYTES:
+            return float(line["monotonic_s"])
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
