@@ -163,5 +163,23 @@ def status(run_name: str, output_dir: Path, as_json: bool) -> None:
     _out(lambda: show_status(run_name, output_dir, as_json=as_json))
 
 
+@main.command()
+@click.argument("run_name", metavar="RUN")
+@_output_dir
+@click.option(
+    "--watchdog",
+    "watchdog_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="YAML with a plan's `watchdog:` block; default: the limits that were recorded.",
+)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def replay(run_name: str, output_dir: Path, watchdog_file: Path | None, as_json: bool) -> None:
+    """Shows what other watchdog thresholds would have done on the recorded samples of RUN."""
+    from orchestrator.commands import show_replay  # heavy, and of no use to --help
+
+    _out(lambda: show_replay(run_name, output_dir, watchdog_file, as_json=as_json))
+
+
 if __name__ == "__main__":
     main()

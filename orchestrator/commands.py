@@ -21,6 +21,7 @@ from orchestrator.logs import log_to
 from orchestrator.plan import (
     Plan,
     load_plan,
+    load_watchdog,
     only_adds_cells,
     plan_difference,
     plan_digest,
@@ -28,9 +29,12 @@ from orchestrator.plan import (
     plan_to_yaml,
     rename_plan,
 )
+from orchestrator.plan.file import file_label
 from orchestrator.plan.view import plan_json, plan_text
 from orchestrator.quantities import printable
 from orchestrator.records import CellRecord, Verdict
+from orchestrator.replaying import replay_run
+from orchestrator.report.replay_table import replay_document, replay_sum, replay_table
 from orchestrator.report.rows import CellRow
 from orchestrator.report.status_json import status_document
 from orchestrator.report.terminal import result_console, result_table
@@ -122,6 +126,20 @@ def show_status(text: str, output_dir: Path, *, as_json: bool) -> None:
         print(json.dumps(status_document(str(run.path), state, rows, elapsed_s=elapsed_s), indent=1))
     else:
         _print_table(run, state, rows)
+
+
+def show_replay(text: str, output_dir: Path, watchdog_file: Path | None, *, as_json: bool) -> None:
+    """Prints what other thresholds, or this version's policy, would have done; reads files only."""
+    run = run_directory.find(text, output_dir)
+    dog = None if watchdog_file is None else load_watchdog(watchdog_file)
+    thresholds = "as recorded" if watchdog_file is None else file_label(watchdog_file)
+    attempts = list(replay_run(run, load_plan(run.plan_path, frozen=True).cells(), dog))
+    if as_json:
+        print(json.dumps(replay_document(str(run.path), attempts, thresholds), indent=1))
+        return
+    console = result_console(sys.stdout)
+    console.print(replay_table(attempts))
+    console.print(f"\n{replay_sum(attempts, thresholds)}", soft_wrap=True)
 
 
 def _accepted(run: RunDirectory, plan: Plan, *, extend: bool) -> Plan | None:

@@ -19,6 +19,7 @@ from orchestrator.errors import LedgerError, LedgerUnwritable
 PLAN = "plan.yaml"
 HOST = "host.json"
 JOURNAL = "journal.jsonl"
+RESULT = "result.json"  # of an attempt, in its folder
 RECORDING = "samples.jsonl"  # of an attempt, in its folder
 
 
@@ -46,7 +47,7 @@ class RunDirectory:
 
     def write_result(self, cell_id: str, attempt: int, body: dict[str, Any]) -> None:
         """Puts everything that was measured in an attempt on the disk. Raises LedgerUnwritable."""
-        path = self.attempt_folder(cell_id, attempt) / "result.json"
+        path = self.attempt_folder(cell_id, attempt) / RESULT
         try:
             replace_file(path, json.dumps(body, indent=1).encode())
         except OSError as error:

@@ -6,9 +6,9 @@ Does not run anything. `loading` reads, `model` says which keys there are, `chec
 
 from orchestrator.errors import PlanError
 from orchestrator.plan.change import only_adds_cells, plan_difference
-from orchestrator.plan.limits import resolve_limits
-from orchestrator.plan.loading import load_plan, parse_plan, plan_from_options, rename_plan
-from orchestrator.plan.model import Cooldown, Plan, Settings, Variant
+from orchestrator.plan.limits import held_against, resolve_limits
+from orchestrator.plan.loading import load_plan, load_watchdog, parse_plan, plan_from_options, rename_plan
+from orchestrator.plan.model import Cooldown, Plan, Settings, Variant, Watchdog
 from orchestrator.plan.quantities import Share
 from orchestrator.plan.render import plan_data, plan_digest, plan_to_yaml
 from orchestrator.plan.schema import plan_json_schema
@@ -26,7 +26,10 @@ __all__ = [
     "Share",
     "Synthetic",
     "Variant",
+    "Watchdog",
+    "held_against",
     "load_plan",
+    "load_watchdog",
     "only_adds_cells",
     "parse_plan",
     "plan_data",

@@ -3,7 +3,9 @@
 Does not act on them: the policy of the watchdog does.
 """
 
-from orchestrator.plan.model import Settings
+import dataclasses
+
+from orchestrator.plan.model import Settings, Watchdog
 from orchestrator.watchdog.limits import Limits
 
 
@@ -16,10 +18,20 @@ def resolve_limits(
     `expected_step_s` and `expected_chunk_s` are the decode step and the prefill chunk that smaller cells predict, None
     where there are none.
     """
-    memory = min(memory_bytes, settings.worker_memory or memory_bytes)
-    dog = settings.watchdog
-    return Limits(
-        memory_bytes=memory,
+    bare = Limits(
+        memory_bytes=min(memory_bytes, settings.worker_memory or memory_bytes),
+        time_limit_s=settings.cell_time_limit,
+        expected_step_s=expected_step_s,
+        expected_chunk_s=expected_chunk_s,
+    )
+    return held_against(settings.watchdog, bare)
+
+
+def held_against(dog: Watchdog, limits: Limits) -> Limits:
+    """The limits of the same attempt with the thresholds of `dog`; its memory, time and expectations stay."""
+    memory = limits.memory_bytes
+    return dataclasses.replace(
+        limits,
         sample_every_s=dog.sample_every_s,
         swap_soft_bytes=dog.swap_growth.soft.bytes_of(memory),
         swap_hard_bytes=dog.swap_growth.hard.bytes_of(memory),
@@ -31,7 +43,4 @@ def resolve_limits(
         pressure_level=dog.pressure.level,
         pressure_sustained_s=dog.pressure.sustained_s,
         footprint_bytes=dog.footprint.limit.bytes_of(memory),
-        time_limit_s=settings.cell_time_limit,
-        expected_step_s=expected_step_s,
-        expected_chunk_s=expected_chunk_s,
     )

@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from orchestrator.errors import PlanError
 from orchestrator.plan.checks import Complaint, Drafted, complaints
 from orchestrator.plan.file import file_label, read_text_file
-from orchestrator.plan.model import Plan, PlanFile, Settings, Variant, VariantFile
+from orchestrator.plan.model import Plan, PlanFile, Settings, Variant, VariantFile, Watchdog
 from orchestrator.plan.source import Place
 from orchestrator.plan.text_types import read_name, safe_name
 from orchestrator.plan.values import UnreadableError, described
@@ -87,6 +87,30 @@ def parse_plan(text: str, label: str, place: Place, name: str = "plan") -> Plan:
         more = len(rendered) - MAX_PROBLEMS
         raise PlanError(rendered[:MAX_PROBLEMS] + ([f"{label}: and {more} problems more"] if more > 0 else []))
     return plan
+
+
+def load_watchdog(path: Path) -> Watchdog:
+    """The watchdog's thresholds out of a YAML file: a plan (only its `watchdog:` is looked at), or those keys alone.
+
+    Raises:
+        PlanError: with every problem.
+    """
+    label = file_label(path)
+    tree, problems = read_tree(read_text_file(path, "a file with a plan's `watchdog:` block"))
+    plan = None
+    if isinstance(tree, Mapping):
+        raw = typing.cast("dict[str, Any]", unwrapped(tree))
+        within: KeyPath = ("watchdog",) if "watchdog" in raw else ()
+        block = raw["watchdog"] if within else raw
+        plan, found = _build({**_PLACEHOLDERS, "watchdog": block}, Place(Path()), "plan")
+        for key, text in found:
+            at = (*within, *key[1:])
+            problems.append(Problem(line_of(tree, at), at, text))
+    elif not problems:
+        problems = [Problem(None, (), "holds no thresholds; write for instance `watchdog: {stall: {hard: 30s}}`")]
+    if problems or plan is None:
+        raise PlanError(list(dict.fromkeys(problem.render(label) for problem in problems)))
+    return plan.watchdog
 
 
 def plan_from_options(
