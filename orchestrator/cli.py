@@ -181,5 +181,21 @@ def replay(run_name: str, output_dir: Path, watchdog_file: Path | None, as_json:
     _out(lambda: show_replay(run_name, output_dir, watchdog_file, as_json=as_json))
 
 
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def doctor(as_json: bool) -> None:
+    """Looks for what would spoil a sweep on this machine: readings, the kernel's backstops, the watchdog."""
+    from orchestrator.doctor.show import show_checks  # heavy, and of no use to --help
+
+    healthy = True
+
+    def write() -> None:
+        nonlocal healthy
+        healthy = show_checks(as_json=as_json)
+
+    _out(write)
+    sys.exit(int(Exit.COMPLETE if healthy else Exit.CELLS_FAILED))
+
+
 if __name__ == "__main__":
     main()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator import run_directory, schedule
+from orchestrator.backstops import verify_backstops
 from orchestrator.errors import Exit, LedgerError, PlanChanged, PlanError
 from orchestrator.host import read_host
 from orchestrator.interrupts import Interrupts
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from orchestrator.cells import Cell
     from orchestrator.history import History
+    from orchestrator.host import HostFacts
     from orchestrator.run_directory import RunDirectory
 
 
@@ -87,23 +89,23 @@ def plan_from_command_line(
 
 def run_plan(plan: Plan, output_dir: Path, *, extend: bool, fail_on: frozenset[str], plain: bool) -> int:
     """Starts a run, or goes on with the one that has this name and plan. Returns the exit code."""
-    host = read_host()
+    host = read_host(verify_backstops())
     try:
         run = run_directory.create(output_dir, plan.name, plan_to_yaml(plan), host.to_json())
     except FileExistsError:
         run = run_directory.find(str(output_dir / plan.name), output_dir)
         with RunLock(run.path, utc_now()):
             changed = _accepted(run, plan, extend=extend)
-            return _sweep(run, frozenset(), fail_on, plain=plain, changed=changed)
+            return _sweep(run, host, frozenset(), fail_on, plain=plain, changed=changed)
     with RunLock(run.path, utc_now()):
-        return _sweep(run, frozenset(), fail_on, plain=plain)
+        return _sweep(run, host, frozenset(), fail_on, plain=plain)
 
 
 def resume_run(text: str, output_dir: Path, *, retry: frozenset[str], fail_on: frozenset[str], plain: bool) -> int:
     """Does what is left of a run. Returns the exit code."""
     run = run_directory.find(text, output_dir)
     with RunLock(run.path, utc_now()):
-        return _sweep(run, retry, fail_on, plain=plain)
+        return _sweep(run, read_host(verify_backstops()), retry, fail_on, plain=plain)
 
 
 def dry_run(plan_file: Path, *, as_json: bool) -> str:
@@ -167,6 +169,7 @@ def _accepted(run: RunDirectory, plan: Plan, *, extend: bool) -> Plan | None:
 
 def _sweep(
     run: RunDirectory,
+    host: HostFacts,
     retry: frozenset[str],
     fail_on: frozenset[str],
     *,
@@ -187,7 +190,6 @@ def _sweep(
     try:
         with Interrupts() as interrupts, log_to(run.path / "sweep.log"):
             _reopen(ledger, plan, retry)
-            host = read_host()
             with LiveShow(plan, ledger.history, host, plain=plain) as show:
                 end = Sweep(run, plan, ledger, host, interrupts, show).run()
         rows = _rows(plan, ledger.history, running=False)

@@ -34,9 +34,9 @@ class Waited:
 class CoolDown:
     """Pauses after cells, against the baseline taken before the first."""
 
-    def __init__(self, plan: Cooldown, memory_bytes: int) -> None:
+    def __init__(self, plan: Cooldown, memory_bytes: int, refused: frozenset[str] = frozenset()) -> None:
         self._plan, self._memory_bytes = plan, memory_bytes
-        _, self._probe = select_probe()
+        _, self._probe = select_probe(refused)
         self._baseline = Baseline(memory_bytes, HostReading())
 
     def take_baseline(self) -> None:

@@ -18,13 +18,18 @@ from typing import Any
 import psutil
 
 from orchestrator import __version__
+from orchestrator.watchdog.probe_macos import parse_uint
 
 _PACKAGES = ("mlx", "mlx-lm", "numpy", "transformers", "psutil", "huggingface-hub")
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """The machine at the start of a sweep. Memory in bytes; None where this platform does not tell."""
+    """The machine at the start of a sweep. Memory in bytes; None where this platform does not tell.
+
+    `wired_limit_bytes`: what a person set as the GPU's share (macOS; 0: the system's default). `backstops`: what the
+    kernel was seen to do for us (backstops.py); empty where nobody tried.
+    """
 
     boot_id: str
     system: str
@@ -40,6 +45,8 @@ class HostFacts:
     python: str
     wallfinder: str = __version__
     versions: dict[str, str] = field(default_factory=dict)
+    wired_limit_bytes: int | None = None
+    backstops: dict[str, str] = field(default_factory=dict)
 
     @property
     def usable_memory_bytes(self) -> int:
@@ -51,8 +58,8 @@ class HostFacts:
         return asdict(self)
 
 
-def read_host() -> HostFacts:
-    """Reads the facts of this machine."""
+def read_host(backstops: dict[str, str] | None = None) -> HostFacts:
+    """Reads the facts of this machine; the backstops are what the caller found of them."""
     swap = _swap()
     return HostFacts(
         boot_id=boot_id(),
@@ -68,6 +75,8 @@ def read_host() -> HostFacts:
         cores_logical=psutil.cpu_count(),
         python=platform.python_version(),
         versions=_versions(),
+        wired_limit_bytes=_wired_limit(),
+        backstops=backstops or {},
     )
 
 
@@ -144,6 +153,28 @@ def _limit_in(path: Path) -> list[int]:
         return []
     # v1 says "no limit" by a number near 2**63, v2 by the word "max".
     return [int(text)] if text.isdigit() and int(text) < 1 << 60 else []
+
+
+def _wired_limit() -> int | None:
+    """`iogpu.wired_limit_mb` in bytes; None off macOS, and where it is not told."""
+    if sys.platform == "darwin":
+        return wired_limit_in(_sysctl_bytes("iogpu.wired_limit_mb"))
+    else:
+        return None
+
+
+def wired_limit_in(data: bytes | None) -> int | None:
+    """The bytes of a limit that the kernel holds in MiB, as an integer of four or eight bytes."""
+    megabytes = parse_uint(data)
+    return None if megabytes is None else megabytes << 20
+
+
+def _sysctl_bytes(name: str) -> bytes | None:
+    """The value of an integer of macOS' sysctl; None where there is none of that name."""
+    library = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+    buffer, size = ctypes.create_string_buffer(8), ctypes.c_size_t(8)
+    failed = library.sysctlbyname(name.encode(), buffer, ctypes.byref(size), None, 0)
+    return None if failed else buffer.raw[: size.value]
 
 
 def _sysctl_text(name: str) -> str:

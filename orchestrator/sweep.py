@@ -20,6 +20,7 @@ from orchestrator.attempt import Attempt, Glimpse, Order
 from orchestrator.attempt_record import record_of, result_document
 from orchestrator.cgroup import WorkerCgroup, remove_stale
 from orchestrator.cooldown import CoolDown
+from orchestrator.crosscheck import readings_refused
 from orchestrator.deadline import Deadline
 from orchestrator.errors import Exit, HostUnfit, LedgerUnwritable, ModelUnavailable, ModelUnreachable
 from orchestrator.history import SCHEMA
@@ -104,7 +105,8 @@ class Sweep:
         self._contaminated = False
         self._cold = False  # whether the machine stood idle before the next cell
         self._deadline = Deadline(plan.deadline)
-        self._cooldown = CoolDown(plan.cooldown, host.usable_memory_bytes)
+        self._refused = readings_refused()
+        self._cooldown = CoolDown(plan.cooldown, host.usable_memory_bytes, self._refused)
 
     def run(self) -> SweepEnd:
         """Does what is left of the plan and says why it ended.
@@ -300,9 +302,13 @@ class Sweep:
 
     def _living_watchdog(self) -> WatchdogLink:
         if self._watchdog is None:
-            self._watchdog = WatchdogLink(self._page_fd)
-            ready = self._watchdog.ready
-            self._ledger.append("watchdog.started", pid=ready.pid, probe=ready.probe, backstops=ready.backstops)
+            self._watchdog = WatchdogLink(self._page_fd, self._refused)
+            ready, refused = self._watchdog.ready, sorted(self._refused)
+            self._ledger.append(
+                "watchdog.started", pid=ready.pid, probe=ready.probe, backstops=ready.backstops, refused=refused
+            )
+            if refused:
+                log.warning("readings.refused", names=refused)
         return self._watchdog
 
     def _show(self, cell: Cell, settings: Settings, attempt: int) -> Callable[[Glimpse], None]:

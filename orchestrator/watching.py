@@ -16,7 +16,7 @@ from orchestrator.watchdog import wire
 from orchestrator.watchdog.launch import spawn_watchdog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 _START_LIMIT_S = 60.0
 _KILL_LIMIT_S = 5.0
@@ -29,14 +29,14 @@ class WatchdogGone(Exception):
 class WatchdogLink:
     """A running watchdog. `fd` is readable when it has said something."""
 
-    def __init__(self, page_fd: int) -> None:
-        """Starts one and waits until it is ready.
+    def __init__(self, page_fd: int, refused: Collection[str] = ()) -> None:
+        """Starts one and waits until it is ready. `refused`: readings that it is not to believe.
 
         Raises:
             HostUnfit: it did not come up.
         """
         try:
-            self._process, self._socket = spawn_watchdog(page_fd)
+            self._process, self._socket = spawn_watchdog(page_fd, refused=refused)
         except OSError as error:
             raise HostUnfit(f"the watchdog process could not be started: {error}; nothing is run without it") from error
         self._buffer = bytearray()

@@ -6,17 +6,22 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def spawn_watchdog(
-    page_fd: int, *, wired: bool = sys.platform == "darwin"
+    page_fd: int, *, wired: bool = sys.platform == "darwin", refused: Collection[str] = ()
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Starts the watchdog of a sweep; the process, and our end of the socket to it.
 
     Closing that end (or dying) makes the watchdog kill what it watches and exit. The first message is
-    `Ready`. `wired`: a SIGKILL leaves GPU memory wired here, so a worker gets time for a clean exit.
+    `Ready`. `wired`: a SIGKILL leaves GPU memory wired here, so a worker gets time for a clean exit. `refused`:
+    readings of the probe that cannot be believed here (crosscheck.py).
 
     Raises:
         OSError: the process could not be started.
@@ -26,7 +31,8 @@ def spawn_watchdog(
     # library's.
     code = (
         f"import sys; sys.path.append({str(_ROOT)!r}); "
-        f"from orchestrator.watchdog.main import main; main({theirs.fileno()}, {page_fd}, wired={wired})"
+        f"from orchestrator.watchdog.main import main; "
+        f"main({theirs.fileno()}, {page_fd}, wired={wired}, refused={tuple(sorted(refused))!r})"
     )
     with theirs:
         try:

@@ -143,10 +143,10 @@ def warm_up(probe: Probe, page: TelemetryPage) -> None:
     probe.forget()
 
 
-def main(socket_fd: int, page_fd: int, *, wired: bool) -> None:
+def main(socket_fd: int, page_fd: int, *, wired: bool, refused: tuple[str, ...] = ()) -> None:
     """The process. Both descriptors are inherited; the socket is a stream to the orchestrator.
 
-    `wired`: a platform on which a SIGKILL leaves GPU memory wired.
+    `wired`: a platform on which a SIGKILL leaves GPU memory wired. `refused`: readings that cannot be believed here.
     """
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -154,7 +154,7 @@ def main(socket_fd: int, page_fd: int, *, wired: bool) -> None:
     sock = socket.socket(fileno=socket_fd)
     sock.setblocking(False)
     page = TelemetryPage(page_fd)
-    name, probe = select_probe()
+    name, probe = select_probe(frozenset(refused))
     warm_up(probe, page)
     backstops |= settle_memory(page.shared)
     Watchdog(sock, page, probe, wired).run(Ready(os.getpid(), name, backstops))

@@ -7,10 +7,10 @@ everywhere.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import fields, replace
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from orchestrator.watchdog.sample import HostReading, WorkerReading
+from orchestrator.watchdog.sample import HostReading, WorkerReading
 
 
 class Probe(Protocol):
@@ -26,40 +26,41 @@ class Probe(Protocol):
         """Closes what belongs to the worker."""
 
 
-class HostProbe(Protocol):
-    """Reads one machine."""
+class RefusingProbe:
+    """A probe without the readings that cannot be believed here: they are None, as where there are none."""
 
-    def read_host(self) -> HostReading:
-        """The readings of now; what failed is None."""
+    def __init__(self, probe: Probe, names: frozenset[str]) -> None:
+        self._probe = probe
+        self._host = dict.fromkeys((f.name for f in fields(HostReading) if f.name in names), None)
+        self._worker = dict.fromkeys((f.name for f in fields(WorkerReading) if f.name in names), None)
+
+    def watch(self, pid: int, cgroup_dir: str | None) -> None:
+        """See Probe."""
+        self._probe.watch(pid, cgroup_dir)
+
+    def read(self) -> tuple[HostReading, WorkerReading]:
+        """See Probe."""
+        host, worker = self._probe.read()
+        return replace(host, **self._host), replace(worker, **self._worker)
+
+    def forget(self) -> None:
+        """See Probe."""
+        self._probe.forget()
 
 
-def host_probe() -> HostProbe:
-    """The probe of this platform for whoever wants the machine alone.
-
-    Raises:
-        OSError: as `select_probe`.
-    """
-    if sys.platform == "darwin":
-        from orchestrator.watchdog.probe_macos import MacProbe  # late: see select_probe
-
-        return MacProbe()
-    else:
-        from orchestrator.watchdog.probe_linux import LinuxProbe  # late: see select_probe
-
-        return LinuxProbe()
-
-
-def select_probe() -> tuple[str, Probe]:
-    """The name and the probe of this platform.
+def select_probe(refused: frozenset[str] = frozenset()) -> tuple[str, Probe]:
+    """The name and the probe of this platform, without the readings named in `refused` (crosscheck.py).
 
     Raises:
         OSError: the platform has neither /proc nor the macOS libraries.
     """
+    probe: Probe
     if sys.platform == "darwin":
         from orchestrator.watchdog.probe_macos import MacProbe  # late: only what this platform needs is resident
 
-        return "macos", MacProbe()
+        name, probe = "macos", MacProbe()
     else:
         from orchestrator.watchdog.probe_linux import LinuxProbe  # late: see above
 
-        return "linux", LinuxProbe()
+        name, probe = "linux", LinuxProbe()
+    return name, RefusingProbe(probe, refused) if refused else probe
