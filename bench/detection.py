@@ -19,25 +19,23 @@ import functools
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.real_wall import NoWallError, swap_file
-from bench.sweeping import WALL_MODEL, Sweeping, end_in_order, event, recording, samples
-from bench.tables import markdown, seconds
+from bench.sweeping import WALL_MODEL, Sweeping, end_in_order, recording, samples
+from bench.walls import Wall, first_inflated_s, first_swapped_s, measure, table
 from orchestrator.cgroup import WorkerCgroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SWAP_BYTES = 2_000_000_000
-INFLATED = 2.5
 CELL = "c04096-b016"
 PLAN: dict[str, Any] = {
     "model": WALL_MODEL,
@@ -56,18 +54,6 @@ RIVALS: dict[str, list[str]] = {
     "earlyoom": ["earlyoom", "-r", "0"],
     "nohang": ["nohang", "--monitor", "--config", "/etc/nohang/nohang.conf"],
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Wall:
-    """One wall. Times in seconds from the first inflated step (in the fill: from the first swapped pages)."""
-
-    scenario: str
-    cause: str | None
-    verdict_s: float | None
-    dead_s: float | None
-    late_max_s: float | None
-    steps_during: int
 
 
 def main() -> int:
@@ -89,30 +75,6 @@ def main() -> int:
         options.json.write_text(json.dumps([asdict(wall) for wall in walls], indent=1))
     print(table(walls))
     return 0
-
-
-def table(walls: list[Wall]) -> str:
-    """A row per scenario."""
-    heading = (
-        "watched by",
-        "runs",
-        "ended",
-        "cause",
-        "to verdict, s (p50 / p95 / max)",
-        "to dead, s",
-        "latest tick, s",
-    )
-    rows = []
-    for scenario in dict.fromkeys(wall.scenario for wall in walls):
-        of = [wall for wall in walls if wall.scenario == scenario]
-        verdicts = [wall.verdict_s for wall in of if wall.verdict_s is not None]
-        dead = [wall.dead_s for wall in of if wall.dead_s is not None]
-        late = [wall.late_max_s for wall in of if wall.late_max_s is not None]
-        causes = ", ".join(sorted({wall.cause for wall in of if wall.cause}))
-        acted = sum(wall.dead_s is not None for wall in of)
-        worst = f"{max(late):.2f}" if late else "-"
-        rows.append((scenario, len(of), acted, causes or "-", seconds(verdicts), seconds(dead), worst))
-    return markdown(heading, rows)
 
 
 def _options() -> argparse.Namespace:
@@ -140,7 +102,7 @@ def _mid_decode(folder: Path) -> Wall:
         sweep.wait_for(lambda: is_decoding(sweep.run), 120)
         lowered_s = _lower(_worker_group(sweep.process.pid), TIGHT_BYTES)
         sweep.wait(180)
-        return measure("wallfinder, in mid-decode", sweep.run, lowered_s)
+        return _measured("wallfinder, in mid-decode", sweep.run, lowered_s)
 
 
 def _inside(folder: Path) -> Wall:
@@ -150,7 +112,7 @@ def _inside(folder: Path) -> Wall:
             sweep.wait_for(lambda: is_decoding(sweep.run), 120)
             lowered_s = _lower(Path(group.path), INSIDE_TIGHT_BYTES)
             sweep.wait(180)
-            return measure("wallfinder, itself in the group that thrashes", sweep.run, lowered_s)
+            return _measured("wallfinder, itself in the group that thrashes", sweep.run, lowered_s)
     finally:
         group.remove()
 
@@ -158,7 +120,8 @@ def _inside(folder: Path) -> Wall:
 def _in_the_fill(folder: Path) -> Wall:
     with Sweeping(folder, {**PLAN, "worker_memory": TIGHT}, "wall") as sweep:
         sweep.wait(180)
-        return measure("wallfinder, in the fill", sweep.run, None)
+        lines = recording(sweep.run, CELL)
+        return measure("wallfinder, in the fill", lines, first_swapped_s(lines, 0.01 * TIGHT_BYTES))
 
 
 def _rival(name: str, command: list[str], limit_s: float, folder: Path) -> Wall:
@@ -168,7 +131,7 @@ def _rival(name: str, command: list[str], limit_s: float, folder: Path) -> Wall:
         lowered_s = _lower(_worker_group(sweep.process.pid), TIGHT_BYTES)
         with contextlib.suppress(subprocess.TimeoutExpired):
             sweep.wait(limit_s)
-        return measure(name, sweep.run, lowered_s)
+        return _measured(name, sweep.run, lowered_s)
 
 
 @contextlib.contextmanager
@@ -191,6 +154,11 @@ def is_decoding(run: Path) -> bool:
     return bool(seen) and seen[-1]["progress"]["phase"] == "decode" and seen[-1]["progress"]["step"] >= 20
 
 
+def _measured(scenario: str, run: Path, lowered_s: float) -> Wall:
+    lines = recording(run, CELL)
+    return measure(scenario, lines, first_inflated_s(lines, lowered_s))
+
+
 def _worker_group(owner: int) -> Path:
     found = [folder for folder in Path("/sys/fs/cgroup").rglob(f"wallfinder-{owner}-*") if folder.is_dir()]
     if len(found) != 1:
@@ -207,44 +175,6 @@ def _lower(group: Path, limit_bytes: int) -> float:
             with contextlib.suppress(OSError):
                 file.write_text(str(limit_bytes))
     return began_s
-
-
-def measure(scenario: str, run: Path, lowered_s: float | None) -> Wall:
-    """What the recording of a wall says. `lowered_s`: when the bound was lowered; None: it was met in the fill."""
-    lines = recording(run, CELL)
-    seen = samples(lines)
-    from_s = _first_swapped_s(seen) if lowered_s is None else _first_inflated_s(seen, lowered_s)
-    acted, would = event(lines, "acted"), event(lines, "would_act")
-    dead = event(lines, "released")
-    cause = acted["cause"] if acted else f"(observed: {would['cause']})" if would else None
-    if from_s is None:
-        return Wall(scenario, cause, None, None, None, 0)
-    return Wall(
-        scenario=scenario,
-        cause=cause,
-        verdict_s=round(acted["at_s"] - from_s, 3) if acted else None,
-        dead_s=round(dead["at_s"] - from_s, 3) if dead else None,
-        late_max_s=max(line["late_s"] for line in seen),
-        steps_during=sum(len(line["progress"].get("new_step_s", ())) for line in seen if line["monotonic_s"] > from_s),
-    )
-
-
-def _first_inflated_s(seen: list[dict[str, Any]], lowered_s: float) -> float | None:
-    before = [s for line in seen if line["monotonic_s"] < lowered_s for s in line["progress"].get("new_step_s", ())]
-    reference_s = statistics.median(before)
-    for line in seen:
-        progress = line["progress"]
-        worst_s = max(progress["progress_age_s"], *progress.get("new_step_s", [0.0]))
-        if line["monotonic_s"] > lowered_s and worst_s > INFLATED * reference_s:
-            return float(line["monotonic_s"])
-    return None
-
-
-def _first_swapped_s(seen: list[dict[str, Any]]) -> float | None:
-    for line in seen:
-        if line["worker"].get("cgroup_swapped_bytes", 0) > 0.01 * TIGHT_BYTES:
-            return float(line["monotonic_s"])
-    return None
 
 
 if __name__ == "__main__":

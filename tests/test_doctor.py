@@ -7,7 +7,6 @@ import json
 import struct
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,6 +34,7 @@ from orchestrator.watchdog.sample import HostReading, WorkerReading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 GB = 1_000_000_000
 LINUX = HostReading(
