@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import metrics, verdict
+from orchestrator.failure_texts import recognise
 from orchestrator.records import CellRecord, Metrics, Verdict, WouldHave
 from worker.telemetry import Phase, Telemetry
 
@@ -38,9 +39,9 @@ def record_of(
     valid: bool | None = None
     reasons: tuple[str, ...] = ()
     if judgement.verdict is Verdict.COMPLETED:
-        valid, reasons = metrics.validity(numbers, outcome.reps, released, order.limits.memory_bytes)
-        if contaminated:
-            valid, reasons = False, (*reasons, "host_contaminated")
+        _, reasons = metrics.validity(numbers, outcome.reps, released, order.limits.memory_bytes)
+        reasons = (*reasons, *_doubts(outcome, contaminated=contaminated))
+        valid = not reasons
     record = CellRecord(
         cell_id=cell.cell_id,
         variant=cell.variant,
@@ -75,6 +76,23 @@ def record_of(
         boot_id=boot_id,
     )
     return record, judgement
+
+
+def _doubts(outcome: Outcome, *, contaminated: bool) -> tuple[str, ...]:
+    """Why the numbers of a completed cell cannot be trusted, by what is known beside its repetitions and the watchdog.
+
+    `gpu_error`: Metal's errors come late and may be swallowed on their way (in a destructor, say), so a process that
+    went on to its end after one may have decoded from a buffer that failed. `virtual_gpu`: the GPU of a virtual
+    machine, as on hosted build machines, has a speed of its own.
+    """
+    hit = recognise(outcome.log_tail, native_only=True)
+    device = str(outcome.hello.device_info.get("device_name", "")) if outcome.hello else ""
+    checks = {
+        "gpu_error": hit is not None and hit.row.verdict in (Verdict.HIT_THE_WALL, Verdict.CRASHED),
+        "virtual_gpu": "paravirtual" in device.lower(),
+        "host_contaminated": contaminated,
+    }
+    return tuple(name for name, applies in checks.items() if applies)
 
 
 def with_broken_phase(numbers: Metrics, telemetry: Telemetry) -> Metrics:

@@ -103,7 +103,8 @@ TEXTS: tuple[FailureText, ...] = (
     # -- memory ended it
     _wall(
         "metal_oom",
-        r"kIOGPUCommandBufferCallbackErrorOutOfMemory|Insufficient Memory \(0*8\s*:",
+        r"kIOGPUCommandBufferCallbackErrorOutOfMemory|Insufficient Memory\s+\(0*8\s*:"
+        r"|Command buffer execution failed:\s*Insufficient Memory",
         "metal_oom",
         "Metal ran out of memory.",
         "smaller batch, shorter context, smaller prefill chunk or a quantized cache",
@@ -330,7 +331,7 @@ TEXTS: tuple[FailureText, ...] = (
     ),
     _fail(
         "wired_limit",
-        r"\[metal::set_wired_limit\] Setting a wired limit larger than",
+        r"Setting a wired limit larger than",
         "wired_limit",
         "The wired limit that was asked for is over what macOS allows.",
         "wired_limit: off, or a larger iogpu.wired_limit_mb",

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ModelUnavailable, ModelUnreachable
 from worker.protocol import ModelSource
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _LOOK_S = 0.25
+_STALL_S = 600.0  # without a byte; the client writes in pieces of 10 MB, so this is 17 kB/s
+_TRIES = 3  # of a download that stalls: the next one often does not, and goes on where that one was
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +76,39 @@ class ModelStore:
         return resolved
 
 
-def resolve_hub(repo: str, revision: str | None, stop_wanted: Callable[[], bool] = lambda: False) -> Resolved:
+def resolve_hub(
+    repo: str,
+    revision: str | None,
+    stop_wanted: Callable[[], bool] = lambda: False,
+    *,
+    stall_s: float = _STALL_S,
+) -> Resolved:
     """Downloads a hub model, or finds it in the cache; progress goes to stderr.
 
-    Where a stop is wanted the download is ended; the files that it had finished are kept.
+    Where a stop is wanted the download is ended; the files that it had finished are kept. One that stands still for
+    `stall_s` seconds is ended too, and begun again a few times.
 
     Raises:
         ModelUnavailable: there is no such model, or it may not be had; the message says what to do.
         ModelUnreachable: it could not be brought this time.
     """
-    command = [sys.executable, "-P", "-m", "orchestrator.download", repo]
+    for _ in range(_TRIES):
+        answer = _asked(repo, revision, stop_wanted, stall_s)
+        if not answer.get("stalled"):
+            break
+    if "error" in answer:
+        kind = ModelUnreachable if answer["transient"] else ModelUnavailable
+        raise kind(f"model: {repo}: {answer['error']}; {answer['remedy']}")
+    return Resolved(repo, Path(answer["path"]), answer["revision"])
+
+
+def _asked(repo: str, revision: str | None, stop_wanted: Callable[[], bool], stall_s: float) -> dict[str, Any]:
+    """What one download process answers (download.py).
+
+    Raises:
+        ModelUnreachable: it ended without an answer.
+    """
+    command = [sys.executable, "-P", "-m", "orchestrator.download", repo, str(stall_s)]
     # The child reads its stdin for our end, and is in a session of its own: a terminal's Ctrl-C is ours to pass on.
     child_stdin, lifeline = os.pipe()
     try:
@@ -99,15 +124,12 @@ def resolve_hub(repo: str, revision: str | None, stop_wanted: Callable[[], bool]
     finally:
         os.close(lifeline)
     try:
-        answer = json.loads(told)
+        answer: dict[str, Any] = json.loads(told)
     except ValueError:
         raise ModelUnreachable(
             f"model: {repo}: the download ended without an answer (status {process.returncode}); resume, it goes on"
         ) from None
-    if "error" in answer:
-        kind = ModelUnreachable if answer["transient"] else ModelUnavailable
-        raise kind(f"model: {repo}: {answer['error']}; {answer['remedy']}")
-    return Resolved(repo, Path(answer["path"]), answer["revision"])
+    return answer
 
 
 def _answer_of(process: subprocess.Popen[bytes], stop_wanted: Callable[[], bool]) -> bytes:

@@ -39,21 +39,17 @@ def ordered(cells: Sequence[Cell], order: str) -> tuple[Cell, ...]:
 def is_done(counting: Sequence[CellRecord], retries: Retries) -> bool:
     """Whether a cell with these ended attempts needs no other. `counting` is oldest first.
 
-    A crash that would come again (a defect, not an accident) is not retried, whatever the plan says.
+    What would end the same way again (a defect, a model that does not load) is not retried, whatever the plan says.
     """
     if not counting:
         return False
     last = counting[-1].verdict
     if last in _FINAL:
         return True
-    if last is Verdict.CRASHED:
-        return (
-            not counting[-1].retryable
-            or sum(record.verdict is Verdict.CRASHED for record in counting) > retries.crashed
-        )
-    if last is Verdict.FAILED:
-        return sum(record.verdict is Verdict.FAILED for record in counting) > retries.failed
-    return False
+    allowed = {Verdict.CRASHED: retries.crashed, Verdict.FAILED: retries.failed}.get(last)
+    if allowed is None:
+        return False
+    return not counting[-1].retryable or sum(record.verdict is last for record in counting) > allowed
 
 
 def left_to_do(cells: Iterable[Cell], history: History, retries: Retries) -> tuple[Cell, ...]:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def unrun_record(cell: Cell, verdict: Verdict, host: HostFacts, now: str) -> CellRecord:
-    """The record of a cell that was answered without an attempt; what is to be said of it is added by the caller."""
+    """The record of a cell that was answered without an attempt; what is to be said of it is added by the caller.
+
+    Nothing was tried, so there is nothing to try again: what the answer rests on would be the same.
+    """
     return CellRecord(
         cell_id=cell.cell_id,
         variant=cell.variant,
@@ -22,6 +25,7 @@ def unrun_record(cell: Cell, verdict: Verdict, host: HostFacts, now: str) -> Cel
         batch=cell.batch,
         attempt=0,
         verdict=verdict,
+        retryable=False,
         memory_bytes=host.usable_memory_bytes,
         started_at=now,
         ended_at=now,

@@ -37,6 +37,11 @@ _MEMORY_CAUSES = {
 }
 _SMALLER = "smaller batch, shorter context or a quantized cache"
 _SEE_LOG = "see worker.log in the folder of the attempt, cells/CELL/attempt-N"
+_CRASH_REMEDIES = {
+    "killed": "find out who sent SIGKILL: a person, another program, or a guard such as earlyoom or systemd-oomd",
+    "sigbus": "see that the disk with the model stays mounted and nothing writes to its files while they are read",
+    "sigabrt": f"{_SEE_LOG}; on a Mac also ~/Library/Logs/DiagnosticReports/Python-*.ips and `log show --last 10m`",
+}
 _LAST_CHARACTERS = 400
 
 
@@ -81,7 +86,8 @@ def judge_unfinished(started_boot_id: str, boot_id: str) -> Judgement:
             verdict=Verdict.HOST_DIED,
             cause="reboot",
             detail="The machine went down while this cell ran.",
-            remedy="look for a panic report of that time; a smaller cell is safer",
+            remedy="a smaller cell is safer; what the machine said of its end: panic-full-*.panic in "
+            "/Library/Logs/DiagnosticReports (macOS), journalctl -k -b -1 (Linux)",
             evidence={"boot_id_then": started_boot_id, "boot_id_now": boot_id},
             memory_wall=True,
         )
@@ -107,7 +113,7 @@ def _completed(facts: AttemptFacts) -> Judgement | None:
         after["ended_after_done"] = facts.cause
     if facts.exit_status:
         after["exit_after_done"] = facts.signal or facts.exit_status
-    detail = "Measured in full; what went wrong at its exit does not touch the result." if after else ""
+    detail = "Measured in full before it went wrong at its exit." if after else ""
     return _judgement(facts, Verdict.COMPLETED, None, detail, more=after)
 
 
@@ -278,7 +284,7 @@ def _by_exit(facts: AttemptFacts) -> Judgement:
         Verdict.CRASHED,
         cause,
         f"{said}. Its last words: {words}" if words else f"{said}; its log is empty.",
-        _SEE_LOG,
+        _CRASH_REMEDIES.get(cause, _SEE_LOG),
         more={"torn_tail": "yes"} if facts.torn_tail else {},
         retryable=True,
     )
@@ -345,7 +351,8 @@ def _out_of_time(facts: AttemptFacts, cause: str, said: str) -> Judgement:
     """Too slow: a wall where the watchdog saw memory trouble, else a time-out."""
     if facts.memory_evidence:
         return _wall_by_evidence(facts, cause, said)
-    remedy = "larger cell_time_limit, or fewer reps" if cause == "time_limit" else _SEE_LOG
+    wedged = f"{_SEE_LOG}; where other cells stand still too, the GPU is wedged: restart the machine"
+    remedy = "larger cell_time_limit, or fewer reps" if cause == "time_limit" else wedged
     return _judgement(facts, Verdict.TIMED_OUT, cause, f"{said}, with no sign of memory trouble.", remedy)
 
 

@@ -18,10 +18,11 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 class Hub(ThreadingHTTPServer):
     """One repository's server; `asked` lists what was asked for."""
 
-    def __init__(self, repo: str, files: Mapping[str, bytes], *, gated: bool) -> None:
+    def __init__(self, repo: str, files: Mapping[str, bytes], *, gated: bool, stalls: str | None) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.repo, self.files, self.gated = repo, files, gated
+        self.repo, self.files, self.gated, self.stalls = repo, files, gated, stalls
         self.asked: list[str] = []
+        self.closing = threading.Event()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -41,7 +42,11 @@ class Handler(BaseHTTPRequestHandler):
         for key, value in {**headers, "Content-Type": "application/json", "Content-Length": str(len(data))}.items():
             self.send_header(key, value)
         self.end_headers()
-        if body:
+        if body and self.server.stalls is not None and self.path.endswith(self.server.stalls):
+            self.server.stalls = None
+            self.wfile.write(data[: len(data) // 2])
+            self.server.closing.wait()
+        elif body:
             self.wfile.write(data)
 
     def _reply(self, path: str) -> tuple[int, bytes, Mapping[str, str]]:
@@ -73,14 +78,20 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def fake_hub(repo: str, files: Mapping[str, bytes], *, gated: bool = False) -> Iterator[tuple[str, list[str]]]:
-    """Serves one repository; yields the hub's address and the list of paths that were asked for."""
-    server = Hub(repo, files, gated=gated)
+def fake_hub(
+    repo: str, files: Mapping[str, bytes], *, gated: bool = False, stalls: str | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """Serves one repository; yields the hub's address and the list of paths that were asked for.
+
+    Of the file `stalls`, the first that asks for it gets one half and then nothing.
+    """
+    server = Hub(repo, files, gated=gated, stalls=stalls)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", server.asked
     finally:
+        server.closing.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from fake_hub import COMMIT, fake_hub
 
+from orchestrator.download import Standstill
 from orchestrator.errors import ModelUnavailable, ModelUnreachable
 from orchestrator.model_store import resolve_folder, resolve_hub
 
@@ -63,6 +64,27 @@ def test_a_hub_that_is_not_reached_says_so(hub_cache: Path, monkeypatch: pytest.
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ModelUnreachable, match=r"org/tiny: .*network"):
         resolve_hub("org/tiny", None)
+
+
+def test_a_download_that_stalls_is_begun_again(hub_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_hub("org/tiny", FILES, stalls="model.safetensors") as (address, asked):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        resolved = resolve_hub("org/tiny", None, stall_s=3.0)
+        assert (resolved.path / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+    assert len([path for path in asked if path.startswith("GET") and path.endswith("/model.safetensors")]) == 2
+
+
+def test_a_hub_that_never_answers_does_not_hold_the_night(hub_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(ModelUnreachable, match=r"org/tiny: no byte came for 0\.5 s"):
+            resolve_hub("org/tiny", None, stall_s=0.5)
+
+
+def test_standing_still_is_counted_from_the_last_change() -> None:
+    standstill = Standstill(10.0, now_s=100.0)
+    looks = [("a", 101), ("a", 111), ("b", 111.5), ("b", 121), ("b", 121.6), ("c", 122), ("c", 133)]
+    assert [standstill.over(seen, at_s) for seen, at_s in looks] == [False, False, False, False, True, False, True]
 
 
 def test_a_folder_has_to_be_a_model(tmp_path: Path) -> None:

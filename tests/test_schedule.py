@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.cells import Cell
 from orchestrator.history import History
+from orchestrator.host import read_host
 from orchestrator.records import CellRecord, Metrics, Verdict
 from orchestrator.schedule import (
     Retries,
@@ -22,6 +23,7 @@ from orchestrator.schedule import (
     ordered,
     stopping_failure,
 )
+from orchestrator.unrun import unrun_record
 
 
 def ended(
@@ -140,6 +142,17 @@ def test_a_model_that_does_not_load_stops_its_variant_only() -> None:
 def test_a_crash_that_would_come_again_is_not_retried() -> None:
     defect = replace(ended(1, 64, V.CRASHED), retryable=False)
     assert is_done([defect], Retries(crashed=5))
+
+
+@pytest.mark.parametrize(("retryable", "done"), [(True, False), (False, True)])
+def test_a_failure_is_retried_only_where_another_attempt_may_end_otherwise(retryable: bool, done: bool) -> None:
+    failed = replace(ended(1, 64, V.FAILED), retryable=retryable)
+    assert is_done([failed], Retries(failed=1)) is done
+
+
+def test_a_cell_that_was_answered_without_an_attempt_is_not_tried_again() -> None:
+    record = unrun_record(Cell(None, 64, 1), V.FAILED, read_host(), "2026-01-01T00:00:00Z")
+    assert is_done([record], Retries(failed=5))
 
 
 @pytest.mark.parametrize(

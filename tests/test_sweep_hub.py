@@ -84,6 +84,15 @@ def test_a_hub_that_was_not_reached_leaves_the_cells_open(tmp_path: Path, monkey
         assert at.verdicts() == {"c00064-b001": ("completed", None)}
 
 
+def test_a_model_that_is_not_there_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_hub("org/tiny", {"config.json": b"{}"}) as (address, _), desk(tmp_path) as at:
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        done = at.run(at.plan(batches=[1, 2], model="org/absent", retries={"crashed": 0, "failed": 2}))
+        assert done.returncode == 1, done.stderr
+        assert set(at.verdicts().values()) == {("failed", "model_unavailable")}
+        assert [event["event"] for event in at.journal()].count("cell.ended") == 2
+
+
 def test_a_download_does_not_outlive_its_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, desk(tmp_path) as at:  # takes connections, never answers
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")

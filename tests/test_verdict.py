@@ -350,6 +350,7 @@ def test_a_model_that_cannot_load_stops_its_variant(kind: str, phase: str, stops
 def test_unfinished_attempts() -> None:
     died = judge_unfinished("boot-1", "boot-2")
     assert (died.verdict, died.memory_wall, died.retryable) == (Verdict.HOST_DIED, True, False)
+    assert "panic-full-" in died.remedy
     alive = judge_unfinished("boot-1", "boot-1")
     assert (alive.verdict, alive.cause, alive.retryable) == (Verdict.INTERRUPTED, "orchestrator_died", True)
     assert judge_unfinished("", "boot-2").verdict is Verdict.INTERRUPTED  # no proof that the machine went down

@@ -31,6 +31,10 @@ FORMS: list[tuple[str, str]] = [
         f"RuntimeError: {METAL} Insufficient Memory (00000008: kIOGPUCommandBufferCallbackErrorOutOfMemory).",
     ),
     ("metal_oom", f"{METAL} insufficient memory (8:whatever)"),
+    ("metal_oom", f"{ABI}\n{METAL} Insufficient Memory\n(00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"),
+    ("metal_oom", f"{METAL} Insufficient Memory (kIOGPUCommandBufferCallbackErrorOutOfMemory)."),
+    ("metal_oom", f"RuntimeError: {METAL} Insufficient Memory"),
+    ("metal_oom", f"{METAL} Nicht genug Speicher (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"),
     (
         "metal_buffer_too_big",
         (
@@ -59,9 +63,27 @@ FORMS: list[tuple[str, str]] = [
     ("host_alloc_fail", "Traceback\nMemoryError"),
     ("host_alloc_fail", "OSError: [Errno 12] Cannot allocate memory"),
     ("metal_resource_limit", "RuntimeError: [metal::malloc] Resource limit (499000) exceeded."),
+    ("metal_resource_limit", f"{ABI} [metal::malloc] Resource limit (499000) exceeded"),
     ("gpu_timeout", f"{METAL} Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)"),
     ("gpu_timeout", f"{METAL} Caused GPU Timeout Error (00000002: kIOGPUCommandBufferCallbackErrorTimeout)."),
+    ("gpu_timeout", f"{ABI} {METAL} Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)"),
+    ("gpu_timeout", f"{METAL} caused gpu timeout error (2:x)"),
     ("gpu_hang", f"{METAL} Caused GPU Hang Error (00000003:kIOGPUCommandBufferCallbackErrorHang)"),
+    ("gpu_hang", f"RuntimeError: {METAL} Caused GPU Hang Error (00000003: kIOGPUCommandBufferCallbackErrorHang)."),
+    (
+        "gpu_interactivity",
+        f"{ABI} {METAL} Impacting Interactivity (0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity)",
+    ),
+    (
+        "gpu_page_fault",
+        f"{METAL} Caused GPU Address Fault Error (0000000b: kIOGPUCommandBufferCallbackErrorPageFault).",
+    ),
+    (
+        "gpu_victim",
+        f"{METAL} Discarded (victim of GPU error/recovery) (5: kIOGPUCommandBufferCallbackErrorInnocentVictim).",
+    ),
+    ("gpu_victim", f"{METAL} Invalid Resource (00000009: kIOGPUCommandBufferCallbackErrorInvalidResource)."),
+    ("metal_other", f"RuntimeError: {METAL} Ignored (for causing prior/excessive GPU errors) (00000004:x)."),
     (
         "gpu_interactivity",
         f"{METAL} Impacting Interactivity (0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity).",
@@ -88,7 +110,9 @@ FORMS: list[tuple[str, str]] = [
         "[metal::load_device] No Metal device available. This typically occurs in headless sessions",
     ),
     ("no_metal", "RuntimeError: There is no available Metal device on this system."),
+    ("no_metal", "libc++abi: terminating: [metal::load_device] No Metal device available."),
     ("disk_full", "OSError: [Errno 28] No space left on device: '/x'"),
+    ("disk_full", "write error: No space left on device"),
     ("hf_gated", "GatedRepoError: 401 Client Error. Cannot access gated repo for url https://x."),
     (
         "hf_gated",
@@ -142,6 +166,7 @@ FORMS: list[tuple[str, str]] = [
             "allowed."
         ),
     ),
+    ("wired_limit", "ValueError: Setting a wired limit larger than the maximum working set size is not allowed"),
     ("shape_bug", "ValueError: [broadcast_shapes] Shapes (3,4) and (5,2) cannot be broadcast."),
     ("shape_bug", "Cannot broadcast array of shape (1)"),
     ("shape_bug", "ValueError: too many values to unpack (expected 4)"),
@@ -149,6 +174,45 @@ FORMS: list[tuple[str, str]] = [
 ]
 BY_NAME = {row.name: row for row in TEXTS}
 IDS = [f"{name}-{i}" for i, (name, _) in enumerate(FORMS)]
+
+
+# row -> verdict, cause, and what follows from it: a = again, d = speaks for larger cells, v = stops the variant,
+# s = stops the sweep. Written out here a second time, so that a slip in the table of rows does not pass.
+ROWS: dict[str, tuple[Verdict, str, str]] = {
+    "metal_oom": (WALL, "metal_oom", "d"),
+    "metal_buffer_too_big": (WALL, "metal_oom", "d"),
+    "metal_alloc_fail": (WALL, "metal_oom", "d"),
+    "cuda_oom": (WALL, "cuda_oom", "d"),
+    "host_alloc_fail": (WALL, "alloc_failed", "d"),
+    "metal_resource_limit": (CRASHED, "metal_resource_limit", "a"),
+    "gpu_timeout": (CRASHED, "gpu_timeout", "a"),
+    "gpu_hang": (CRASHED, "gpu_hang", "a"),
+    "gpu_interactivity": (CRASHED, "gpu_timeout", ""),
+    "gpu_page_fault": (CRASHED, "gpu_page_fault", ""),
+    "gpu_victim": (CRASHED, "gpu_victim", "a"),
+    "metal_other": (CRASHED, "metal_error", "a"),
+    "fork_objc": (CRASHED, "fork_after_metal", ""),
+    "no_metal": (FAILED, "no_gpu", "s"),
+    "disk_full": (FAILED, "disk_full", "s"),
+    "hf_gated": (FAILED, "model_gated", "v"),
+    "hf_not_found": (FAILED, "model_not_found", "v"),
+    "hf_offline": (FAILED, "model_not_downloaded", "v"),
+    "remote_code": (FAILED, "remote_code", "v"),
+    "model_type": (FAILED, "unsupported_model", "v"),
+    "bad_config": (FAILED, "bad_config", "v"),
+    "missing_params": (FAILED, "bad_weights", "v"),
+    "no_weights": (FAILED, "model_not_found", "v"),
+    "damaged_weights": (FAILED, "bad_weights", "v"),
+    "no_config": (FAILED, "model_not_found", "v"),
+    "cache_unbatchable": (FAILED, "not_batchable", "v"),
+    "kvq_unsupported": (FAILED, "kv_bits_unsupported", "v"),
+    "wired_limit": (FAILED, "wired_limit", "v"),
+    "shape_bug": (FAILED, "shape_error", ""),
+    "module_missing": (FAILED, "module_missing", "v"),
+}
+# How an ABRT that a text goes before is seen: by the parent, through a shell, by a wrapper, and where Python raised it
+# or the process went on after it.
+STATUSES = {"signal": -6, "shell": 134, "wrapper": 6, "raised": 1, "went on": 0, "killed by us or another": -9}
 
 
 def facts_of(text: str, how: str, **changes: object) -> AttemptFacts:
@@ -165,24 +229,44 @@ def facts_of(text: str, how: str, **changes: object) -> AttemptFacts:
 
 
 def test_every_row_is_shown_by_a_text() -> None:
-    assert {name for name, _ in FORMS} == set(BY_NAME)
+    assert {name for name, _ in FORMS} == set(BY_NAME) == set(ROWS)
     assert len(BY_NAME) == len(TEXTS)
 
 
 @pytest.mark.parametrize("how", ["text", "traceback", "log"])
 @pytest.mark.parametrize(("name", "text"), FORMS, ids=IDS)
 def test_a_text_decides_however_it_arrives(name: str, text: str, how: str) -> None:
-    row = BY_NAME[name]
+    verdict, cause, follows = ROWS[name]
     judgement = judge(facts_of(text, how))
-    assert (judgement.verdict, judgement.cause) == (row.verdict, row.cause)
-    assert judgement.memory_wall == row.memory_wall
-    assert judgement.retryable == row.retryable
-    assert judgement.stops_variant == row.stops_variant
-    assert judgement.stops_sweep == row.stops_sweep
-    assert judgement.remedy == row.remedy
+    assert (judgement.verdict, judgement.cause) == (verdict, cause)
+    assert judgement.retryable == ("a" in follows)
+    assert judgement.memory_wall == ("d" in follows)
+    assert judgement.stops_variant == ("v" in follows)
+    assert judgement.stops_sweep == ("s" in follows)
+    assert judgement.remedy == BY_NAME[name].remedy
     assert judgement.detail.isprintable()
     assert "{" not in judgement.detail
     assert str(judgement.evidence["text"]).isprintable()
+
+
+@pytest.mark.parametrize("status", STATUSES.values(), ids=STATUSES.keys())
+@pytest.mark.parametrize("name", [row.name for row in TEXTS if row.native])
+def test_native_texts_decide_whatever_the_exit_status_is(name: str, status: int) -> None:
+    text = next(text for row, text in FORMS if row == name)
+    verdict, cause, _ = ROWS[name]
+    judgement = judge(facts_of(text, "log", exit_status=status))
+    assert (judgement.verdict, judgement.cause) == (verdict, cause)
+
+
+@pytest.mark.parametrize("name", [row.name for row in TEXTS if row.native])
+def test_a_process_that_stays_alive_after_a_native_text_is_judged_by_the_text(name: str) -> None:
+    """Metal's error, then minutes without progress: the watchdog ends it as stalled."""
+    text = next(text for row, text in FORMS if row == name)
+    verdict, cause, _ = ROWS[name]
+    stalled = Released(1, "stalled", {}, [], False, None, 0, 0, 0, 0.0, 0, 0.0, 9, 0.0, {})
+    judgement = judge(facts_of(text, "log", exit_status=-9, released=stalled))
+    assert (judgement.verdict, judgement.cause) == (verdict, cause)
+    assert judgement.evidence["ended_by_us"] == "stalled"
 
 
 @pytest.mark.parametrize(("name", "text"), [f for f in FORMS if BY_NAME[f[0]].native], ids=str)
@@ -223,6 +307,14 @@ def test_the_order_of_the_table_decides() -> None:
     found = recognise(both)
     assert found is not None
     assert found.row.name == "metal_oom"
+
+
+def test_an_abort_without_a_text_is_a_crash_that_says_where_its_reason_may_stand() -> None:
+    for status, cause in ((-6, "sigabrt"), (134, "sigabrt"), (6, "exit_status")):
+        judgement = judge(facts_of("loading\nAbort trap: 6", "log", exit_status=status))
+        assert (judgement.verdict, judgement.cause, judgement.retryable) == (CRASHED, cause, True)
+        assert "Abort trap: 6" in judgement.detail
+    assert "DiagnosticReports" in judge(facts_of("", "abort")).remedy
 
 
 def test_the_first_part_of_the_log_does_not_hide_its_end() -> None:

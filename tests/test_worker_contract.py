@@ -101,3 +101,13 @@ def test_hello_names_device_and_versions() -> None:
     assert {"python", "mlx-lm"} <= hello.versions.keys()
     assert hello.backstops == {"timer": "on"}
     assert hello.device_info
+
+
+def test_hello_names_the_switches_that_change_what_the_gpu_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLX_MAX_OPS_PER_BUFFER", "4")
+    monkeypatch.setenv("AGX_RELAX_CDM_CTXSTORE_TIMEOUT", "1")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    switches = mlx_runtime.hello({}).switches
+    assert switches["MLX_MAX_OPS_PER_BUFFER"] == "4"
+    assert switches["AGX_RELAX_CDM_CTXSTORE_TIMEOUT"] == "1"
+    assert "HF_TOKEN" not in switches

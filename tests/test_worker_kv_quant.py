@@ -5,14 +5,17 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 import tiny_models as tiny
-from mlx_lm.models.cache import QuantizedKVCache
+from mlx.utils import tree_map
+from mlx_lm.models.cache import ArraysCache, QuantizedKVCache, make_prompt_cache
 from worker_driver import make_spec
 
 from worker import models
 from worker.caches import capacity, describe
 from worker.engines import cell
+from worker.engines.batched import BatchedEngine
+from worker.engines.lockstep import LockstepEngine
 from worker.failures import AttemptError
-from worker.kv_quant import EqualRowsQuantizedKVCache
+from worker.kv_quant import EqualRowsQuantizedKVCache, demand_quantized, quantized
 
 SHAPE = {"batch": 3, "context": 40, "prefill_step_size": 16, "gen_tokens": 6, "kv_group_size": 32}
 
@@ -58,6 +61,34 @@ def test_what_cannot_be_quantized_says_so(engine: str, config: dict[str, object]
         tiny.run_rep(config, engine, kv_bits=8, **SHAPE)
     assert failure.value.kind == "kv_bits_unsupported"
     assert "without kv_bits" in failure.value.remedy
+
+
+@pytest.mark.parametrize("engine", [BatchedEngine, LockstepEngine])
+@pytest.mark.parametrize("ran", ["plain", "other bits"])
+def test_a_quantized_cache_that_silently_is_another_fails_the_cell(
+    engine: type[BatchedEngine | LockstepEngine], ran: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a generator makes caches of its own, whatever it was given."""
+    spec = make_spec(engine="lockstep", model=tiny.source(tiny.LLAMA), batch=1, kv_bits=8, kv_group_size=32)
+    model = models.load(spec.model, 0, tiny.make_progress()[0]).model
+    other = make_prompt_cache(model)
+    if ran == "other bits":
+        other = quantized(other, 4, 32, batched=engine is BatchedEngine)
+    maker = "_row_caches" if engine is BatchedEngine else "_new_caches"
+    monkeypatch.setattr(engine, maker, lambda _self: list(other))
+    made = engine(model, spec)
+    made.prefill([[1, 2, 3]], lambda: None)
+    with pytest.raises(AttemptError, match="kv_bits 8 were asked for, but keys and values ran in") as failure:
+        made.finish()
+    assert failure.value.kind == "kv_bits_unsupported"
+
+
+def test_caches_that_hold_unpacked_values_are_not_quantized() -> None:
+    rows = _some_rows(1, 5)
+    demand_quantized([rows, ArraysCache(2)], 8)
+    rows.keys = tree_map(lambda array: array.astype(mx.float16), rows.keys)
+    with pytest.raises(AttemptError, match="EqualRowsQuantizedKVCache"):
+        demand_quantized([rows], 8)
 
 
 def _some_rows(rows: int, tokens: int) -> EqualRowsQuantizedKVCache:

@@ -11,7 +11,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, QuantizedKVCache
 
-from worker.caches import Cache, class_name
+from worker.caches import GROWING, SLIDING, Cache, class_name, leaves
 from worker.failures import AttemptError
 
 if TYPE_CHECKING:
@@ -129,6 +129,31 @@ def quantized(caches: Sequence[Cache], bits: int, group_size: int, *, batched: b
             _REMEDY,
         )
     return result
+
+
+def demand_quantized(caches: Sequence[Cache], bits: int) -> None:
+    """Checks caches that have held tokens: what grows is quantized, as it was asked for.
+
+    A generator that puts caches of its own in the place of those it was given decodes all the same, and its figures
+    would pass for those of a quantized cache.
+
+    Raises:
+        AttemptError: some cache is not quantized, or to other bits, by its class.
+    """
+    for cache in leaves(caches):
+        if isinstance(cache, GROWING + SLIDING) and not (
+            isinstance(cache, QuantizedKVCache) and cache.bits == bits and not _is_plain(cache)
+        ):
+            raise AttemptError(
+                "kv_bits_unsupported",
+                f"kv_bits {bits} were asked for, but keys and values ran in {_kinds(caches)}",
+                _REMEDY,
+            )
+
+
+def _is_plain(cache: QuantizedKVCache) -> bool:
+    """Whether a cache of the quantized class holds values that are not packed into whole numbers."""
+    return not cache.empty() and cache.keys[0].dtype != mx.uint32
 
 
 def unsupported(bits: int, group_size: int, caches: Sequence[Cache], error: Exception) -> AttemptError:

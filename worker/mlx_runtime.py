@@ -52,6 +52,7 @@ with _tolerant_file_limit():
         generation_stream,  # also for everybody else: the first import is this guarded one
     )
 
+_SWITCHES = ("MLX_", "AGX_", "MTL_", "METAL_")  # whose environment variables change what the GPU does
 _PACKAGES = ("mlx", "mlx-lm", "mlx-metal", "mlx-cpu", "mlx-cuda", "transformers", "numpy")
 
 
@@ -77,6 +78,7 @@ def hello(backstops: dict[str, str]) -> Hello:
         versions=_versions(),
         backstops=backstops,
         device_info=info,
+        switches={key: value for key, value in sorted(os.environ.items()) if key.startswith(_SWITCHES)},
     )
 
 

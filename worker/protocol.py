@@ -81,7 +81,10 @@ class WorkerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The worker is up. `device` is MLX's default device, `versions` maps package to version."""
+    """The worker is up. `device` is MLX's default device, `versions` maps package to version.
+
+    `switches` holds the environment variables that change what MLX or Metal does, wherever they were set.
+    """
 
     type: ClassVar[str] = "hello"
     pid: int
@@ -90,6 +93,7 @@ class Hello:
     versions: dict[str, str] = field(default_factory=dict)
     backstops: dict[str, str] = field(default_factory=dict)
     device_info: dict[str, int | str] = field(default_factory=dict)
+    switches: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

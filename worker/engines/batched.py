@@ -101,6 +101,8 @@ class BatchedEngine:
         """Waits for the surplus step, checks the last logits, and drops rows and caches."""
         mx.synchronize(self._generator.stream)
         finite, constant = judge([response.logprobs for response in self._responses])
+        if self._spec.kv_bits is not None:
+            kv_quant.demand_quantized(self.caches, self._spec.kv_bits)
         end = RepEnd(
             finite_logits=finite,
             constant_logits=constant,

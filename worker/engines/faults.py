@@ -24,6 +24,8 @@ _METAL = "[METAL] Command buffer execution failed: "
 ABORT_TEXTS = {
     "oom": f"{_METAL}Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
     "timeout": f"{_METAL}Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)",
+    "hang": f"{_METAL}Caused GPU Hang Error (00000003:kIOGPUCommandBufferCallbackErrorHang)",
+    "page_fault": f"{_METAL}Caused GPU Address Fault Error (0000000b:kIOGPUCommandBufferCallbackErrorPageFault)",
     "interactivity": (
         f"{_METAL}Impacting Interactivity (0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity)"
     ),

@@ -65,6 +65,8 @@ class LockstepEngine:
         """Checks the last logits and drops the caches."""
         assert self._logits is not None
         finite, constant = judge(list(self._logits))
+        if self._spec.kv_bits is not None:
+            kv_quant.demand_quantized(self.caches, self._spec.kv_bits)
         end = RepEnd(
             finite_logits=finite,
             constant_logits=constant,
