@@ -171,14 +171,15 @@ def status(run_name: str, output_dir: Path, as_json: bool) -> None:
     "watchdog_file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="YAML with a plan's `watchdog:` block; default: the limits that were recorded.",
+    help="A plan, or YAML with its `watchdog:` block alone; default: the limits that were recorded.",
 )
+@click.option("--cell", "cell_glob", metavar="GLOB", help="Only cells whose id matches.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def replay(run_name: str, output_dir: Path, watchdog_file: Path | None, as_json: bool) -> None:
+def replay(run_name: str, output_dir: Path, watchdog_file: Path | None, cell_glob: str | None, as_json: bool) -> None:
     """Shows what other watchdog thresholds would have done on the recorded samples of RUN."""
     from orchestrator.commands import show_replay  # heavy, and of no use to --help
 
-    _out(lambda: show_replay(run_name, output_dir, watchdog_file, as_json=as_json))
+    _out(lambda: show_replay(run_name, output_dir, watchdog_file, cell_glob, as_json=as_json))
 
 
 @main.command()

@@ -34,7 +34,7 @@ from orchestrator.plan.file import file_label
 from orchestrator.plan.view import plan_json, plan_text
 from orchestrator.quantities import printable
 from orchestrator.records import CellRecord, Verdict
-from orchestrator.replaying import replay_run
+from orchestrator.replaying import cells_like, replay_run
 from orchestrator.report.replay_table import replay_document, replay_sum, replay_table
 from orchestrator.report.rows import CellRow
 from orchestrator.report.status_json import status_document
@@ -130,12 +130,15 @@ def show_status(text: str, output_dir: Path, *, as_json: bool) -> None:
         _print_table(run, state, rows)
 
 
-def show_replay(text: str, output_dir: Path, watchdog_file: Path | None, *, as_json: bool) -> None:
+def show_replay(
+    text: str, output_dir: Path, watchdog_file: Path | None, cell_glob: str | None, *, as_json: bool
+) -> None:
     """Prints what other thresholds, or this version's policy, would have done; reads files only."""
     run = run_directory.find(text, output_dir)
+    cells = cells_like(load_plan(run.plan_path, frozen=True).cells(), cell_glob)
     dog = None if watchdog_file is None else load_watchdog(watchdog_file)
     thresholds = "as recorded" if watchdog_file is None else file_label(watchdog_file)
-    attempts = list(replay_run(run, load_plan(run.plan_path, frozen=True).cells(), dog))
+    attempts = list(replay_run(run, cells, replay(run.path / run_directory.JOURNAL), dog))
     if as_json:
         print(json.dumps(replay_document(str(run.path), attempts, thresholds), indent=1))
         return

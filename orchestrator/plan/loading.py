@@ -82,34 +82,32 @@ def parse_plan(text: str, label: str, place: Place, name: str = "plan") -> Plan:
     elif tree is not None:
         problems.append(Problem(tree.line, (), f"{described(unwrapped(tree))} is no plan; {_SMALLEST}"))
     if problems or plan is None:
-        problems.sort(key=lambda problem: problem.line or 0)
-        rendered = list(dict.fromkeys(problem.render(label) for problem in problems))
-        more = len(rendered) - MAX_PROBLEMS
-        raise PlanError(rendered[:MAX_PROBLEMS] + ([f"{label}: and {more} problems more"] if more > 0 else []))
+        raise _refusal(problems, label)
     return plan
 
 
 def load_watchdog(path: Path) -> Watchdog:
-    """The watchdog's thresholds out of a YAML file: a plan (only its `watchdog:` is looked at), or those keys alone.
+    """The watchdog's thresholds out of a YAML file: a plan, of which only its own `watchdog:` is looked at (without
+    one: the defaults), a `watchdog:` alone, or that block's keys alone.
 
     Raises:
         PlanError: with every problem.
     """
     label = file_label(path)
-    tree, problems = read_tree(read_text_file(path, "a file with a plan's `watchdog:` block"))
+    tree, problems = read_tree(read_text_file(path, "a plan, or of a file with its `watchdog:` block"))
     plan = None
-    if isinstance(tree, Mapping):
-        raw = typing.cast("dict[str, Any]", unwrapped(tree))
-        within: KeyPath = ("watchdog",) if "watchdog" in raw else ()
-        block = raw["watchdog"] if within else raw
+    if isinstance(tree, Mapping) and tree.entries:
+        raw, known = typing.cast("dict[str, Any]", unwrapped(tree)), set(_keys(PlanFile))
+        within: KeyPath = () if known.isdisjoint(raw) else ("watchdog",)
+        block = raw.get("watchdog", {}) if within else raw
         plan, found = _build({**_PLACEHOLDERS, "watchdog": block}, Place(Path()), "plan")
-        for key, text in found:
-            at = (*within, *key[1:])
-            problems.append(Problem(line_of(tree, at), at, text))
+        found = [((*within, *key[1:]), text) for key, text in found]
+        found += [((key,), _unknown_key((key,))) for key in raw if within and key not in known]
+        problems += [Problem(line_of(tree, key), key, text) for key, text in found]
     elif not problems:
         problems = [Problem(None, (), "holds no thresholds; write for instance `watchdog: {stall: {hard: 30s}}`")]
     if problems or plan is None:
-        raise PlanError(list(dict.fromkeys(problem.render(label) for problem in problems)))
+        raise _refusal(problems, label)
     return plan.watchdog
 
 
@@ -151,6 +149,14 @@ def rename_plan(plan: Plan, name: str) -> Plan:
         return plan.model_copy(update={"name": read_name(name)})
     except UnreadableError as error:
         raise PlanError([f"{_FLAGS['name']}: {error}"]) from None
+
+
+def _refusal(problems: list[Problem], label: str) -> PlanError:
+    """All problems in the order of their lines, each once."""
+    problems = sorted(problems, key=lambda problem: problem.line or 0)
+    rendered = list(dict.fromkeys(problem.render(label) for problem in problems))
+    more = len(rendered) - MAX_PROBLEMS
+    return PlanError(rendered[:MAX_PROBLEMS] + ([f"{label}: and {more} problems more"] if more > 0 else []))
 
 
 def _build(raw: dict[str, Any], place: Place, name: str) -> tuple[Plan | None, list[Complaint]]:
