@@ -134,9 +134,9 @@ class Released:
     oom_kills: int | None
     late_max_s: float
     samples: int
-    samples_dropped: int = 0
     suspended_s: float = 0.0
     memory_evidence: dict[str, float | int | str] = field(default_factory=dict)
+    samples_dropped: int = 0
     would_have: str | None = None
     would_have_after_s: float | None = None
     would_have_evidence: dict[str, float | int | str] = field(default_factory=dict)
