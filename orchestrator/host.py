@@ -67,7 +67,7 @@ def read_host(backstops: dict[str, str] | None = None) -> HostFacts:
         release=platform.mac_ver()[0] or platform.release(),
         machine=platform.machine(),
         chip=_chip(),
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=_memory(),
         memory_limit_bytes=_container_limit(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")),
         swap_total_bytes=swap[0],
         swap_used_bytes=swap[1],
@@ -89,6 +89,13 @@ def boot_id() -> str:
             return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         except OSError:
             return ""
+
+
+def _memory() -> int:
+    try:
+        return psutil.virtual_memory().total
+    except (OSError, RuntimeError):  # psutil raises RuntimeError where a new macOS changed a structure
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _swap() -> tuple[int | None, int | None]:

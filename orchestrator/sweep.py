@@ -132,7 +132,7 @@ class Sweep:
             end = self._loop()
         except StopSweep as stop:
             end = stop.end
-        except (HostUnfit, LedgerUnwritable) as error:
+        except (HostUnfit, LedgerUnwritable, ModelUnavailable, ModelUnreachable) as error:
             end = SweepEnd(Exit.HOST, "stopped", str(error))
         finally:
             if self._watchdog is not None:
@@ -215,7 +215,12 @@ class Sweep:
 
     def _answer_what_is_known(self, left: Sequence[Cell]) -> bool:
         """Records every cell that a wall or a failure of another speaks for; whether there was one."""
-        telling = [record for record in self._counting() if record.memory_wall or record.stops_variant]
+        open_ids = {cell.cell_id for cell in left}  # a failure that is to be tried again speaks for nobody yet
+        telling = [
+            record
+            for record in self._counting()
+            if record.memory_wall or (record.stops_variant and record.cell_id not in open_ids)
+        ]
         answered = False
         for cell in left if telling else ():
             self._stop_if_asked()

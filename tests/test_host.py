@@ -60,3 +60,13 @@ def test_the_containers_limit_is_the_least_on_the_way_up(
 
 def test_a_machine_without_control_groups_has_no_limit(tmp_path: Path) -> None:
     assert _container_limit(tmp_path, tmp_path / "absent") is None
+
+
+def test_a_psutil_that_breaks_on_a_new_system_costs_no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = read_host().memory_bytes
+
+    def broken() -> None:
+        raise RuntimeError("host_statistics64(HOST_VM_INFO64) syscall failed: (ipc/mig) array not large enough")
+
+    monkeypatch.setattr("orchestrator.host.psutil.virtual_memory", broken)
+    assert read_host().memory_bytes == pytest.approx(expected, rel=0.01)
