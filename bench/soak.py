@@ -86,9 +86,7 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps([asdict(one) for one in seen], indent=1))
     print(table(seen))
-    print(
-        f"\n{options.cells} cells, {len(wrong)} with another verdict than their fault's, {len(left)} processes left behind"
-    )
+    print(f"\n{options.cells} cells; another verdict than the fault's: {len(wrong)}; left behind: {len(left)}")
     for line in (*wrong[:20], *left):
         print(f"- {line}")
     return int(bool(wrong or left))
