@@ -358,3 +358,16 @@ def test_recorded_samples_give_the_actions_that_were_taken_live() -> None:
 
 def test_order_of_causes_is_what_the_documents_say() -> None:
     assert CAUSES == ("swap_growth", "step_inflation", "stalled", "memory_pressure", "footprint")
+
+
+def test_fast_steps_among_slow_ones_do_not_start_patience_anew() -> None:
+    """Slow and fast in turn: a wall that begins."""
+    cell = Cell(HOST, available_frac=0.03).run(10)
+    began_s = cell.now_s
+    for _ in range(10):
+        cell.run(1.2, step_s=1.2, swap_out=400e6, swap_in=50e6)
+        cell.run(0.2, step_s=0.2, swap_out=400e6, swap_in=50e6)
+
+    cause, after_s = stopped(cell, began_s)
+    assert cause == "swap_growth"
+    assert after_s < 4.0

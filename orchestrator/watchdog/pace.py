@@ -46,8 +46,9 @@ class PaceFigures:
 
     `step_s` is settled: the median of the last five finished steps, which one slow step (a cache that grows
     by copy) does not move. `acute_step_s` counts the step in flight by its age, since a wall is often one
-    unfinished step: the median of the last three, or half of the last or of the running one, whichever is
-    most. `reference_s` is what a step should take, `lone_reference_s` the same with the benefit of the doubt.
+    unfinished step: the median of the last three, the mean of the last four (a wall that begins lets fast
+    steps through), or half of the last or of the running one, whichever is most. `reference_s` is what a step
+    should take, `lone_reference_s` the same with the benefit of the doubt.
     `age_s` is that of the last progress, without what was slept or stopped; `stall_*_s` how old it may be.
     """
 
@@ -141,7 +142,8 @@ def _step_times(progress: ProgressReading, overdue_s: float | None) -> tuple[flo
     if not last:
         return settled, None
     lately = median(last[-3:]) if len(last) >= 3 else 0.0
-    return settled, max(lately, (overdue_s or 0.0) / 2, finished[-1] / 2 if finished else 0.0)
+    on_average = sum(last[-4:]) / 4 if len(last) >= 4 else 0.0
+    return settled, max(lately, on_average, (overdue_s or 0.0) / 2, finished[-1] / 2 if finished else 0.0)
 
 
 def _stall_limits(limits: Limits, history: History, progress: ProgressReading | None) -> tuple[float, float]:
