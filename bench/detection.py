@@ -100,7 +100,7 @@ def _programme(options: argparse.Namespace) -> Iterator[tuple[str, int, Callable
 def _mid_decode(folder: Path) -> Wall:
     with Sweeping(folder, {**PLAN, "worker_memory": ROOMY}, "wall") as sweep:
         sweep.wait_for(lambda: is_decoding(sweep.run), 120)
-        lowered_s = _lower(_worker_group(sweep.process.pid), TIGHT_BYTES)
+        lowered_s = lower_bound(worker_group(sweep.process.pid), TIGHT_BYTES)
         sweep.wait(180)
         return _measured("wallfinder, in mid-decode", sweep.run, lowered_s)
 
@@ -110,7 +110,7 @@ def _inside(folder: Path) -> Wall:
     try:
         with Sweeping(folder, PLAN, "wall", before=lambda: group.add(os.getpid())) as sweep:
             sweep.wait_for(lambda: is_decoding(sweep.run), 120)
-            lowered_s = _lower(Path(group.path), INSIDE_TIGHT_BYTES)
+            lowered_s = lower_bound(Path(group.path), INSIDE_TIGHT_BYTES)
             sweep.wait(180)
             return _measured("wallfinder, itself in the group that thrashes", sweep.run, lowered_s)
     finally:
@@ -128,7 +128,7 @@ def _rival(name: str, command: list[str], limit_s: float, folder: Path) -> Wall:
     plan = {**PLAN, "worker_memory": ROOMY, "watchdog": {"mode": "observe"}, "retries": {"crashed": 0}}
     with _running(command, folder / "rival.log"), Sweeping(folder, plan, "wall") as sweep:
         sweep.wait_for(lambda: is_decoding(sweep.run), 120)
-        lowered_s = _lower(_worker_group(sweep.process.pid), TIGHT_BYTES)
+        lowered_s = lower_bound(worker_group(sweep.process.pid), TIGHT_BYTES)
         with contextlib.suppress(subprocess.TimeoutExpired):
             sweep.wait(limit_s)
         return _measured(name, sweep.run, lowered_s)
@@ -159,14 +159,15 @@ def _measured(scenario: str, run: Path, lowered_s: float) -> Wall:
     return measure(scenario, lines, first_inflated_s(lines, lowered_s))
 
 
-def _worker_group(owner: int) -> Path:
+def worker_group(owner: int) -> Path:
+    """The control group of the worker that the sweep `owner` runs now."""
     found = [folder for folder in Path("/sys/fs/cgroup").rglob(f"wallfinder-{owner}-*") if folder.is_dir()]
     if len(found) != 1:
         raise RuntimeError(f"groups of the sweep {owner}: {found}")
     return found[0]
 
 
-def _lower(group: Path, limit_bytes: int) -> float:
+def lower_bound(group: Path, limit_bytes: int) -> float:
     """Lowers a bound, as often as the kernel refuses because pages do not leave fast enough; when it began."""
     began_s = time.monotonic()
     file = next(path for path in (group / "memory.limit_in_bytes", group / "memory.max") if path.exists())
