@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -65,6 +66,10 @@ def main() -> int:
             with tempfile.TemporaryDirectory(prefix="wallfinder-bench-") as folder:
                 play = _decode if scenario == "decode" else _fill
                 walls.append(play(Path(folder), options))
+                if options.keep:
+                    options.keep.mkdir(parents=True, exist_ok=True)
+                    for recording_path in Path(folder).rglob("samples.jsonl"):
+                        shutil.copy(recording_path, options.keep / f"{scenario}-{number + 1}.jsonl")
             print(f"{scenario} {number + 1}/{options.runs}: {walls[-1]}", file=sys.stderr, flush=True)
             if options.json:
                 options.json.write_text(json.dumps([asdict(wall) for wall in walls], indent=1))
@@ -79,6 +84,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--decode-batch", type=int, default=6, help="batch that fits (34 MB each, default 6)")
     parser.add_argument("--fill-batch", type=int, default=16, help="batch that does not fit (default 16)")
     parser.add_argument("--hog", type=int, default=250, help="MB that the other program takes (default 250)")
+    parser.add_argument("--keep", type=Path, help="folder that gets every wall's recording")
     parser.add_argument("--json", type=Path, help="where every single result goes")
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""The benchmarks work: each says what it does, and runs in its smallest form. What they measure is in docs/benchmarks.md."""
+"""The benchmarks work: each says what it does, and runs in its smallest form. docs/benchmarks.md has their results."""
 
 from __future__ import annotations
 
