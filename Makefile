@@ -28,6 +28,7 @@ lint: setup
 types: setup
 	$(BIN)/mypy --platform linux
 	$(BIN)/mypy --platform darwin
+	$(BIN)/mypy --platform linux bench
 
 imports: setup
 	$(BIN)/lint-imports

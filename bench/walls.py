@@ -23,6 +23,7 @@ class Wall:
     dead_s: float | None
     late_max_s: float | None
     steps_during: int
+    ended: bool
 
 
 def measure(scenario: str, lines: Lines, from_s: float | None) -> Wall:
@@ -32,7 +33,7 @@ def measure(scenario: str, lines: Lines, from_s: float | None) -> Wall:
     seen = samples(lines)
     late_s = max((line["late_s"] for line in seen), default=None)
     if from_s is None:
-        return Wall(scenario, cause, None, None, late_s, 0)
+        return Wall(scenario, cause, None, None, late_s, 0, ended=acted is not None)
     steps = [len(line["progress"].get("new_step_s", ())) for line in seen if line["monotonic_s"] > from_s]
     return Wall(
         scenario=scenario,
@@ -41,6 +42,7 @@ def measure(scenario: str, lines: Lines, from_s: float | None) -> Wall:
         dead_s=round(dead["at_s"] - from_s, 3) if dead else None,
         late_max_s=late_s,
         steps_during=sum(steps),
+        ended=acted is not None,
     )
 
 
@@ -84,7 +86,7 @@ def table(walls: list[Wall]) -> str:
         dead = [wall.dead_s for wall in of if wall.dead_s is not None]
         late = [wall.late_max_s for wall in of if wall.late_max_s is not None]
         causes = ", ".join(sorted({wall.cause for wall in of if wall.cause}))
-        acted = sum(wall.dead_s is not None for wall in of)
+        acted = sum(wall.ended for wall in of)
         worst = f"{max(late):.2f}" if late else "-"
         rows.append((scenario, len(of), acted, causes or "-", seconds(verdicts), seconds(dead), worst))
     return markdown(heading, rows)
