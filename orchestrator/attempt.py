@@ -230,15 +230,12 @@ class Attempt:
             return
         self._tell(wire.Exited(self._order.spec.serial), child)
         deadline = time.monotonic() + _RELEASE_S
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._watchdog.fd, selectors.EVENT_READ)
-            while self._outcome.released is None and not self._outcome.watchdog_died:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    self._outcome.watchdog_died = True
-                    break
-                selector.select(left)
-                self._hear(child)
+        # No selector of the kernel's here: it takes a descriptor, and there may be none left.
+        while self._outcome.released is None and not self._outcome.watchdog_died:
+            left = deadline - time.monotonic()
+            select.select([self._watchdog.fd], [], [], max(0.0, left))
+            if not self._hear(child) or (left <= 0 and self._outcome.released is None):
+                self._outcome.watchdog_died = True
 
     # -- what comes in
 

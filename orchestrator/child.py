@@ -7,6 +7,7 @@ number cannot be given to anybody else while the watchdog may still send signals
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import subprocess
 import sys
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 # that Metal switch wedges the GPU when a worker dies (ml-explore/mlx#3830).
 _FORCED_ENV = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 _SCRUBBED_ENV = ("MLX_METAL_FAST_SYNCH", "PYTHONSTARTUP", "PYTHONINSPECT")
+
+# A repetition of 4096 steps is over 64 KB of results, which is what a pipe holds by itself: a worker whose orchestrator
+# is stopped (Ctrl-Z) or late would stand still in its write, and be taken for one that hangs.
+_RESULT_PIPE_BYTES = 1 << 20
 
 
 class Child:
@@ -41,6 +46,7 @@ class Child:
             self.result_fd, result_write = _pipe(undo)
             control_read, self._control_fd = _pipe(undo)
             os.set_blocking(self.result_fd, False)
+            _widen(self.result_fd)
             command = [sys.executable, "-P", "-m", "worker"]
             fds = {"--page-fd": page_fd, "--control-fd": control_read, "--result-fd": result_write}
             self._process = subprocess.Popen(
@@ -92,6 +98,13 @@ def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
     for fd in ends:
         undo.callback(os.close, fd)
     return ends
+
+
+def _widen(fd: int) -> None:
+    """Lets a pipe hold more, where the platform has such a thing (Linux) and lends the memory."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _RESULT_PIPE_BYTES)
 
 
 def _worker_env(extra: Mapping[str, str]) -> dict[str, str]:

@@ -225,7 +225,7 @@ TEXTS: tuple[FailureText, ...] = (
         r"No space left on device|\[Errno 28\]",
         "disk_full",
         "The disk is full; swap files grow on the same disk.",
-        "free some space, then resume",
+        "free some space, then `wallfinder resume RUN --retry failed`",
     ),
     # -- the model cannot be loaded
     _fail(

@@ -82,7 +82,7 @@ class FlightRecorder:
         thinned = thin(lines)
         data = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in thinned)
         replace_file(self._path, data)
-        self._file.close()
-        self._file = AppendedLines(self._path)
+        before, self._file = self._file, AppendedLines(self._path)
+        before.close()
         # What has to stay whole may be as large as the cap: then it grows by a quarter before it is thinned again.
         self._thin_at_bytes = max(self._cap_bytes, len(data) + self._cap_bytes // 4)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _RESERVE_BYTES = 256 * 1024
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def utc_now() -> str:
@@ -98,9 +99,10 @@ class Ledger:
         try:
             self._append(line)
         except OSError as error:
+            remedy = "Make room on that disk" if error.errno in _FULL else "Mend that disk"
             raise LedgerUnwritable(
                 f"{self.path}: cannot be written: {error.strerror}; what is there is whole. "
-                "Make room on that disk, then `wallfinder resume` goes on"
+                f"{remedy}, then `wallfinder resume` goes on"
             ) from error
         self.history.apply(whole)
 
@@ -114,7 +116,7 @@ class Ledger:
         try:
             self._file.append(line)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or self.disk_full:
+            if error.errno not in _FULL or self.disk_full:
                 raise
             self.disk_full = True
             self._reserve.unlink(missing_ok=True)

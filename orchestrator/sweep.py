@@ -30,7 +30,7 @@ from orchestrator.plan import Plan, Settings, plan_digest, resolve_limits
 from orchestrator.quantities import count_of
 from orchestrator.records import CellRecord, Verdict
 from orchestrator.strays import end_abandoned
-from orchestrator.unrun import cut_off_record, unrun_record
+from orchestrator.unrun import cut_off_record, not_started_record, unrun_record
 from orchestrator.watching import WatchdogLink
 from worker.protocol import ModelSource, WorkerSpec
 from worker.telemetry import TelemetryPage, create_page_fd
@@ -263,6 +263,9 @@ class Sweep:
                 observe=settings.watchdog.mode == "observe",
             )
             self._attempt(cell, settings, order, watchdog, started_at)
+        except HostUnfit as error:  # an attempt without an end would be the next boot's `host_died`
+            self._record(not_started_record(cell, attempt, started_at, self._host.boot_id, utc_now(), str(error)))
+            raise
         finally:
             if bound is not None:
                 bound.remove()

@@ -53,3 +53,22 @@ def cut_off_record(cell: Cell, started: StartedAttempt, boot_id: str, now: str) 
         ended_at=now,
         boot_id=started.boot_id,
     )
+
+
+def not_started_record(cell: Cell, attempt: int, started_at: str, boot_id: str, now: str, why: str) -> CellRecord:
+    """What became of a cell whose worker the host did not let start: nothing, so it is not judged."""
+    return CellRecord(
+        cell_id=cell.cell_id,
+        variant=cell.variant,
+        context=cell.context,
+        batch=cell.batch,
+        attempt=attempt,
+        verdict=Verdict.INTERRUPTED,
+        cause="not_started",
+        detail=why,
+        remedy="mend that, then resume runs it again",
+        retryable=True,
+        started_at=started_at,
+        ended_at=now,
+        boot_id=boot_id,
+    )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from in_flight import until_gone, until_standing, until_three
 from sweeps import Desk, desk, wait_until
-
-from orchestrator.errors import WallfinderError
-from orchestrator.recordings import recorded_lines
+from watchdog_harness import is_gone
 
 if TYPE_CHECKING:
     import subprocess
@@ -27,8 +25,17 @@ pytestmark = [
 ]
 
 PHASES = ("load", "warmup", "prefill", "decode")
-# What a worker may be doing when somebody dies: waiting, waiting in C with the interpreter's lock, turning in Python.
-DEEDS = ("hang:deaf", "hang_gil:deaf", "spin")
+# What a worker may be doing when somebody dies: waiting, waiting in C with the interpreter's lock, turning in Python,
+# working slowly, waiting for a child that holds its pipes.
+DEEDS = {
+    "hang": "hang@{}:deaf",
+    "hang_gil": "hang_gil@{}:deaf",
+    "spin": "spin@{}",
+    "slow": "slow@{}:20000",
+    "grandchild": "grandchild@{}:600",
+}
+# Where a slow worker is seen at work: what is slow is the chunk or step after the one at which it began.
+SLOW_IN = {"load": "warmup", "prefill": "decode"}
 PATIENT = {"stall": {"soft": "200s", "hard": "250s"}}
 ENDED = {
     "worker": ("crashed", "killed"),
@@ -44,59 +51,38 @@ def night(tmp_path: Path) -> Iterator[Desk]:
         yield held
 
 
-def phase_of(at: Desk, cell_id: str) -> str | None:
-    """Where the first attempt of a cell is, by its recording."""
-    path = at.runs / "night" / "cells" / cell_id / "attempt-1" / "samples.jsonl"
-    with contextlib.suppress(WallfinderError):
-        for line in reversed(list(recorded_lines(path))):
-            if "progress" in line:
-                return str(line["progress"]["phase"])
-    return None
-
-
-def elders(at: Desk) -> dict[str, psutil.Process]:
-    """The three processes of the sweep by role."""
-    found = {}
-    for process in at.left_behind():
-        with contextlib.suppress(psutil.Error):
-            line = process.cmdline()
-            role = "watchdog" if "wallfinder-watchdog" in line else "worker" if "worker" in line else "orchestrator"
-            found[role] = process
-    return found
-
-
-def kill(at: Desk, who: str) -> None:
-    wait_until(lambda: len(elders(at)) == 3)
-    victims = elders(at)
+def kill(sweep: subprocess.Popen[str], who: str) -> None:
+    three = until_three(sweep)
+    victims = list(three.values()) if who == "all" else [three[who]]
     if who == "all":
-        for process in victims.values():
+        for process in victims:
             process.send_signal(signal.SIGSTOP)  # so that none of them has time to clean up
-    for role, process in victims.items():
-        if who in (role, "all"):
-            process.kill()
-
-
-def until_gone(at: Desk, sweep: subprocess.Popen[str]) -> None:
-    sweep.communicate(timeout=60)
-    wait_until(lambda: not at.left_behind(), limit_s=10.0)
+    for process in victims:
+        process.kill()
+    if who == "all":
+        sweep.communicate(timeout=60)
+        wait_until(lambda: all(is_gone(process.pid) for process in victims))
 
 
 @pytest.mark.parametrize("who", ENDED)
 @pytest.mark.parametrize("phase", PHASES)
 def test_who_dies_in_which_phase(night: Desk, phase: str, who: str) -> None:
+    """One cell for each deed: its first attempt is cut off so, its second one is healthy."""
     cells = {f"c00064-b{n:03}": deed for n, deed in enumerate(DEEDS, 1)}
-    faults = {
-        f"{cell_id}#1": deed.replace(":", f"@{phase}:") if ":" in deed else f"{deed}@{phase}"
-        for cell_id, deed in cells.items()
-    }
-    plan = night.plan(batches=[1, 2, 3], faults=faults, watchdog=PATIENT, retries={"crashed": 1, "failed": 0})
+    faults = {f"{cell_id}#1": DEEDS[deed].format(phase) for cell_id, deed in cells.items()}
+    plan = night.plan(
+        batches=list(range(1, len(cells) + 1)),
+        faults=faults,
+        watchdog=PATIENT,
+        retries={"crashed": 1, "failed": 0},
+    )
     sweep = night.start("run", plan, "-o", night.runs)
-    for cell_id in cells:
-        wait_until(lambda cell_id=cell_id: phase_of(night, cell_id) == phase, limit_s=60)  # type: ignore[misc] # mypy and lambdas
-        kill(night, who)
+    for cell_id, deed in cells.items():
+        until_standing(night, sweep, cell_id, SLOW_IN.get(phase, phase) if deed == "slow" else phase)
+        kill(sweep, who)
         if who in ("orchestrator", "all"):
-            until_gone(night, sweep)
-            assert night.status()["state"] == "cut_off"
+            if (who, deed) != ("all", "grandchild"):  # then nobody is left to end it, before the next sweep does
+                until_gone(night, sweep)
             sweep = night.start("resume", night.runs / "night")
     _, err = sweep.communicate(timeout=120)
     assert sweep.returncode == 0, err
@@ -108,50 +94,19 @@ def test_who_dies_in_which_phase(night: Desk, phase: str, who: str) -> None:
     assert set(night.verdicts().values()) == {("completed", None)}
 
 
-# -- stopped, and continued
-
-
-def long_cell(at: Desk, **keys: Any) -> subprocess.Popen[str]:
-    """A sweep of one healthy cell that takes several seconds, in its decode phase."""
-    plan = at.plan(batches=[1], gen_tokens=6000, reps=1, warmup=0, **keys)
-    sweep = at.start("run", plan, "-o", at.runs)
-    wait_until(lambda: phase_of(at, "c00064-b001") == "decode")
-    return sweep
-
-
-@pytest.mark.parametrize("who", ["worker", "watchdog", "orchestrator"])
-def test_a_process_that_is_stopped_for_a_moment_costs_nothing(night: Desk, who: str) -> None:
-    sweep = long_cell(night)
-    process = elders(night)[who]
-    process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
-    with contextlib.suppress(psutil.TimeoutExpired):
-        process.wait(2.0)  # how long it is stopped: longer than a late tick may be
-    process.send_signal(signal.SIGCONT)
-    _, err = sweep.communicate(timeout=120)
-
-    assert sweep.returncode == 0, err
-    assert night.verdicts() == {"c00064-b001": ("completed", None)}
-    assert night.status()["cells"][0]["attempts"] == 1
-
-
-def test_a_worker_that_stays_stopped_is_ended_by_its_time_limit(night: Desk) -> None:
-    sweep = long_cell(night, cell_time_limit="5s")
-    elders(night)["worker"].send_signal(signal.SIGSTOP)
-    _, err = sweep.communicate(timeout=120)
-
-    assert sweep.returncode == 0, err
-    assert night.verdicts() == {"c00064-b001": ("timed_out", "time_limit")}
-
-
-@pytest.mark.parametrize("who", ["worker", "orchestrator"])
-def test_one_that_is_stopped_and_then_killed_leaves_nothing(night: Desk, who: str) -> None:
-    sweep = long_cell(night)
-    process = elders(night)[who]
-    process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
-    process.kill()
+@pytest.mark.parametrize("who", ["watchdog", "orchestrator"])
+def test_a_run_that_was_cut_off_says_so_and_names_no_cell_done(night: Desk, who: str) -> None:
+    """Also where the journal is all that is left of the sweep: its last line is the start of the cell."""
+    sweep = night.start("run", night.plan(batches=[1, 2], faults={"*#1": "hang:deaf"}), "-o", night.runs)
+    until_standing(night, sweep, "c00064-b001", "decode")
+    three = until_three(sweep)
+    if who == "watchdog":
+        three["orchestrator"].send_signal(signal.SIGSTOP)  # it will not hear of the other's death
+    three["watchdog"].kill()
+    three["orchestrator"].kill()
     until_gone(night, sweep)
-    night.resume()
 
-    assert night.verdicts()["c00064-b001"][0] == ("crashed" if who == "worker" else "completed")
+    assert not psutil.pid_exists(three["orchestrator"].pid)
+    assert night.journal()[-1]["event"] == "cell.started"
+    assert night.status()["state"] == "cut_off"
+    assert set(night.verdicts().values()) == {(None, None)}

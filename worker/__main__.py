@@ -8,6 +8,7 @@ bound the process first.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import traceback
@@ -105,7 +106,8 @@ def _attempt(
             traceback=traceback.format_exc() if failure.__cause__ else "",
         )
     except Exception as error:  # noqa: BLE001 - whatever MLX or a model raises has to reach the record
-        traceback.print_exc()
+        with contextlib.suppress(OSError):  # a log that takes nothing more must not cost the last message
+            traceback.print_exc()
         sent = Failure(
             kind="error",
             text=f"{type(error).__name__}: {error}",

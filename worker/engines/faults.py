@@ -55,7 +55,7 @@ KINDS: dict[str, int | str | None] = {
     "garbage": None,
     "torn": 0,
     "early_death": 1,
-    "grandchild": None,
+    "grandchild": 0,
     "grandchild_session": None,
     "sigkill": None,
     "exit_hang": None,
@@ -226,6 +226,7 @@ def _grandchild(fault: Fault, _result_fd: int, held: tuple[int, ...]) -> None:
         start_new_session=fault.kind == "grandchild_session",
     )
     _write_all(2, f"grandchild {child.pid}\n".encode())
+    time.sleep(fault.number)
 
 
 _ACTS = {
