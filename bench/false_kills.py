@@ -46,7 +46,7 @@ _COMMON: dict[str, Any] = {
     "reps": 2,
     "warmup": 0,
     "retries": {"crashed": 0},
-    "cooldown": {"max": "5s", "on_timeout": "mark"},
+    "cooldown": {"max": "1s", "on_timeout": "mark"},
 }
 _BOUNDARIES = [n * 256 - 5 for n in range(1, 17)]
 SLOW = {**_COMMON, "model": WALL_MODEL, "context_fill": "random", "gen_tokens": 12, "batches": [4, 6]}
