@@ -56,9 +56,7 @@ def told(at: Desk, sweep: subprocess.Popen[str], code: int = 3) -> str:
 
 def test_a_worker_that_is_killed_on_a_full_disk_is_recorded_and_tried_again_with_room(night: Desk) -> None:
     with tmpfs(night.runs):
-        sweep = start(
-            night, batches=[1, 2], faults={f"{FIRST}#1": "hang:deaf"}, retries={"crashed": 1, "failed": 0}
-        )
+        sweep = start(night, batches=[1, 2], faults={f"{FIRST}#1": "hang:deaf"}, retries={"crashed": 1, "failed": 0})
         until_standing(night, sweep, FIRST, "decode")
         filler = fill(night.runs)
         until_three(sweep)["worker"].kill()
@@ -141,6 +139,7 @@ def test_a_disk_that_turns_read_only_in_the_middle_of_a_cell_ends_the_sweep_with
         disk.abort()
         err = told(night, sweep)
         assert f"{night.runs}/night/journal.jsonl: cannot be written: Read-only file system" in err
+        assert "Mend that disk" in err
         assert night.journal()[-1]["event"] == "cell.started", "what is there is whole"
         assert night.status()["state"] == "cut_off"
         refused = night.resume()
