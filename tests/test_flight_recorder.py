@@ -7,10 +7,12 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sweeps import Desk, desk, wait_until
+from test_fault_matrix import elders
 
 from orchestrator import flight_recorder
 from orchestrator.flight_recorder import FlightRecorder
@@ -127,3 +129,21 @@ def test_the_last_seconds_of_a_killed_orchestrator_are_on_disk(night: Desk) -> N
     assert lines[-1]["event"] == "orchestrator_gone"
     assert lines[-1]["at_s"] - times[-1] < 2.0
     assert times == sorted(set(times))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes by their environment")
+@pytest.mark.parametrize("who", ["worker", "watchdog"])
+def test_the_last_seconds_of_a_killed_process_are_on_disk(night: Desk, who: str) -> None:
+    patient = {"stall": {"soft": "60s", "hard": "99s"}}
+    plan = night.plan(batches=[1], faults={"*#1": "hang"}, watchdog=patient, retries={"crashed": 1, "failed": 0})
+    sweep = night.start("run", plan, "-o", night.runs)
+    path = night.runs / "night" / "cells" / "c00064-b001" / "attempt-1" / "samples.jsonl"
+    wait_until(lambda: path.exists() and len(lines_of(path)) > 20)
+    killed_s = time.monotonic()
+    elders(night)[who].kill()
+    sweep.communicate(timeout=60)
+    times = [line["monotonic_s"] for line in lines_of(path) if "event" not in line]
+
+    assert sweep.returncode == 0
+    assert killed_s - 1.5 < times[-1] < killed_s + 5.0
+    assert night.verdicts() == {"c00064-b001": ("completed", None)}
