@@ -81,3 +81,14 @@ def fill(place: Path) -> Path:
         while True:
             file.write(_BLOCK)
     return filler
+
+
+def take_every_inode(place: Path) -> list[Path]:
+    """Makes files until no more can be made; those that were."""
+    made: list[Path] = []
+    with contextlib.suppress(OSError):
+        while True:
+            path = place / f"taken-{len(made)}"
+            path.touch()
+            made.append(path)
+    return made

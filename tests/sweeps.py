@@ -17,7 +17,7 @@ import psutil
 import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 MARK = "WALLFINDER_TEST_MARK"
@@ -64,11 +64,15 @@ class Desk:
         return path
 
     def start(
-        self, *arguments: str | Path, stdout: Any = subprocess.PIPE, stderr: Any = subprocess.PIPE
+        self,
+        *arguments: str | Path,
+        stdout: Any = subprocess.PIPE,
+        stderr: Any = subprocess.PIPE,
+        under: Sequence[str] = (),
     ) -> subprocess.Popen[str]:
-        """Starts a command; where its output goes may be said."""
+        """Starts a command; where its output goes may be said, and by which other command it is started (`nice`)."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator", *map(str, arguments)],
+            [*under, sys.executable, "-m", "orchestrator", *map(str, arguments)],
             stdout=stdout,
             stderr=stderr,
             text=True,

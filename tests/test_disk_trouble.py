@@ -6,14 +6,13 @@ test_scarce.py.
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from in_flight import elders, phase_of, until_gone, until_standing, until_three
-from small_disk import ext4, fill, tmpfs
+from small_disk import ext4, fill, take_every_inode, tmpfs
 from sweeps import Desk, desk, wait_until
 
 if TYPE_CHECKING:
@@ -106,16 +105,12 @@ def test_no_name_for_another_file_stops_before_the_next_cell(night: Desk) -> Non
     with tmpfs(night.runs, "size=100m,nr_inodes=100"):
         sweep = start(night, **HEALTHY)
         wait_until(lambda: phase_of(night, FIRST) == "decode")
-        taken = []
-        with contextlib.suppress(OSError):
-            while True:
-                taken.append(night.runs / f"taken-{len(taken)}")
-                taken[-1].touch()
+        taken = take_every_inode(night.runs)
         assert f"{SECOND}/attempt-1: cannot be made: No space left on device" in told(night, sweep)
         assert ended(night) == [(FIRST, 1, "completed", None)]
 
         for path in taken:
-            path.unlink(missing_ok=True)
+            path.unlink()
         assert night.resume().returncode == 0
         assert night.verdicts() == BOTH_COMPLETED
 
@@ -140,6 +135,7 @@ def test_a_disk_that_turns_read_only_in_the_middle_of_a_cell_ends_the_sweep_with
         disk.abort()
         err = told(night, sweep)
         assert f"{night.runs}/night/journal.jsonl: cannot be written: Read-only file system" in err
+        assert "Mend that disk" in err
         assert night.journal()[-1]["event"] == "cell.started", "what is there is whole"
         assert night.status()["state"] == "cut_off"
         refused = night.resume()

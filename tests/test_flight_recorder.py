@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from in_flight import until_three
 from sweeps import Desk, desk, wait_until
-from test_fault_matrix import elders
 
 from orchestrator import flight_recorder
 from orchestrator.flight_recorder import FlightRecorder
@@ -140,7 +140,7 @@ def test_the_last_seconds_of_a_killed_process_are_on_disk(night: Desk, who: str)
     path = night.runs / "night" / "cells" / "c00064-b001" / "attempt-1" / "samples.jsonl"
     wait_until(lambda: path.exists() and len(lines_of(path)) > 20)
     killed_s = time.monotonic()
-    elders(night)[who].kill()
+    until_three(sweep)[who].kill()
     sweep.communicate(timeout=60)
     times = [line["monotonic_s"] for line in lines_of(path) if "event" not in line]
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from in_flight import elders, phase_of, until_gone, until_three
+from small_disk import tmpfs
 from sweeps import Desk, desk, wait_until
-from test_fault_matrix import elders, phase_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,21 +27,6 @@ def night(tmp_path: Path) -> Iterator[Desk]:
         yield held
 
 
-@contextlib.contextmanager
-def small_disk(place: Path) -> Iterator[None]:
-    """A file system of its own at `place`, always unmounted."""
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=100m", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("takes the right to mount")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-
-
 def remount(place: Path, mode: str) -> bool:
     command = ["mount", "-o", f"remount,{mode}", str(place)]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -48,7 +34,7 @@ def remount(place: Path, mode: str) -> bool:
 
 @linux
 def test_a_read_only_run_directory_is_told_and_a_later_sweep_goes_on(night: Desk) -> None:
-    with small_disk(night.runs):
+    with tmpfs(night.runs):
         plan = night.plan(batches=[1, 2], gen_tokens=3000, reps=1, warmup=0)
         sweep = night.start("run", plan, "-o", night.runs)
         wait_until(lambda: phase_of(night, "c00064-b002") == "decode", limit_s=60)
@@ -105,31 +91,84 @@ def test_without_descriptors_it_stops_with_a_word_whichever_is_the_one_too_many(
 
 
 @linux
+@pytest.mark.parametrize("fewer", [1, 20], ids=["one too few", "none at all"])
+def test_descriptors_that_run_out_in_the_middle_stop_before_the_next_cell(night: Desk, fewer: int) -> None:
+    """The cell in flight gets its line in any case, and the one that could not start is not judged."""
+    plan = night.plan(batches=[1, 2], gen_tokens=2500, reps=1, warmup=0)
+    sweep = night.start("run", plan, "-o", night.runs)
+    wait_until(lambda: phase_of(night, "c00064-b001") == "decode")
+    orchestrator = until_three(sweep)["orchestrator"]
+    _, hard = resource.prlimit(sweep.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(sweep.pid, resource.RLIMIT_NOFILE, (max(3, orchestrator.num_fds() - fewer), hard))
+    _, err = sweep.communicate(timeout=120)
+    until_gone(night, sweep)
+
+    assert sweep.returncode == 3, err
+    assert "a worker for c00064-b002 could not be started: [Errno 24] Too many open files" in err
+    assert "Traceback" not in err
+    records = [event["record"] for event in night.journal() if event["event"] == "cell.ended"]
+    ended = [(record["cell_id"], record["verdict"], record["cause"]) for record in records]
+    assert ended == [("c00064-b001", "completed", None), ("c00064-b002", "interrupted", "not_started")]
+
+    journal = night.runs / "night" / "journal.jsonl"
+    boot = next(event["boot_id"] for event in night.journal() if event["event"] == "cell.started")
+    journal.write_bytes(journal.read_bytes().replace(boot.encode(), b"an-earlier-boot"))  # a restart mends much
+    done = night.resume()
+    assert done.returncode == 0, done.stderr
+    assert set(night.verdicts().values()) == {("completed", None)}
+
+
+def without_privilege(soft: int) -> list[str]:
+    """A command before another: it may lock this many bytes and no more, also where it is root's."""
+    command = ["prlimit", f"--memlock={soft}:{soft}"]
+    if os.geteuid() == 0:
+        command += ["setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "--"]
+    if any(shutil.which(tool) is None for tool in ("prlimit", "setpriv")):
+        pytest.skip("takes prlimit and setpriv")
+    return command
+
+
+@linux
 @pytest.mark.parametrize("locked_bytes", [0, 1 << 16, 8 << 20], ids=["none", "64 KiB", "8 MiB"])
 def test_a_watchdog_that_may_lock_little_says_so_and_works(night: Desk, locked_bytes: int) -> None:
-    plan = night.plan(batches=[1])
-    done = start_limited(night, resource.RLIMIT_MEMLOCK, locked_bytes, "run", plan, "-o", night.runs)
-    assert done.returncode == 0, done.stderr
+    plan = night.plan(batches=[1, 2, 3], gen_tokens=1500, reps=1, warmup=0)
+    sweep = night.start("run", plan, "-o", night.runs, under=without_privilege(locked_bytes))
+    locked = []
+    for batch in (1, 3):
+        wait_until(lambda batch=batch: phase_of(night, f"c00064-b{batch:03}") == "decode", limit_s=60)  # type: ignore[misc] # mypy and lambdas
+        locked.append(memory_of(until_three(sweep)["watchdog"].pid)["VmLck"])
+    _, err = sweep.communicate(timeout=120)
+    assert sweep.returncode == 0, err
     started = next(event for event in night.journal() if event["event"] == "watchdog.started")
 
-    assert started["backstops"]["memory_lock"] in ("verified", "absent")
-    if os.geteuid() != 0:  # root may lock whatever the limit says
-        assert started["backstops"]["memory_lock"] == "absent"
+    assert started["backstops"]["memory_lock"] == "absent"
+    partly = "verified" if locked_bytes >= 1 << 20 else started["backstops"]["memory_lock_partial"]
+    assert started["backstops"]["memory_lock_partial"] == partly
+    for bytes_ in locked:
+        assert (bytes_ > 0) == (partly == "verified")
+        assert bytes_ <= locked_bytes
+    assert set(night.verdicts().values()) == {("completed", None)}
+
+
+def memory_of(pid: int) -> dict[str, int]:
+    """What the kernel says of a process's memory, in bytes."""
+    lines = [line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("Vm")]
+    return {name.rstrip(":"): int(number) * 1024 for name, number, _ in lines}
 
 
 @linux
 def test_the_watchdog_stays_locked_from_cell_to_cell(night: Desk) -> None:
     plan = night.plan(batches=[1, 2, 3, 4], gen_tokens=1500, reps=1, warmup=0)
     sweep = night.start("run", plan, "-o", night.runs)
-    wait_until(lambda: phase_of(night, "c00064-b004") == "decode", limit_s=60)
-    status = Path(f"/proc/{elders(night)['watchdog'].pid}/status").read_text()
+    read = []
+    for batch in (1, 2, 4):
+        wait_until(lambda batch=batch: phase_of(night, f"c00064-b{batch:03}") == "decode", limit_s=60)  # type: ignore[misc] # mypy and lambdas
+        read.append(memory_of(elders(sweep)["watchdog"].pid))
     sweep.communicate(timeout=120)
-    kib = {
-        line.split(":")[0]: int(line.split()[1]) for line in status.splitlines() if line.startswith(("VmLck", "VmRSS"))
-    }
     started = next(event for event in night.journal() if event["event"] == "watchdog.started")
 
-    if started["backstops"]["memory_lock"] == "verified":
-        assert kib["VmLck"] >= kib["VmRSS"]
-    else:
-        assert (kib["VmLck"] > 0) == (started["backstops"]["memory_lock_partial"] == "verified")
+    for memory in read:
+        if started["backstops"]["memory_lock"] == "verified":
+            assert memory["VmLck"] >= memory["VmRSS"]
+        else:
+            assert (memory["VmLck"] > 0) == (started["backstops"]["memory_lock_partial"] == "verified")
