@@ -18,6 +18,7 @@ import structlog
 from orchestrator import schedule
 from orchestrator.attempt import Attempt, Glimpse, Order
 from orchestrator.attempt_record import record_of, result_document
+from orchestrator.attempt_spec import attempt_limits, attempt_spec
 from orchestrator.cgroup import WorkerCgroup, remove_stale
 from orchestrator.cooldown import CoolDown
 from orchestrator.crosscheck import readings_refused
@@ -26,13 +27,12 @@ from orchestrator.errors import Exit, HostUnfit, LedgerUnwritable, ModelUnavaila
 from orchestrator.history import SCHEMA
 from orchestrator.ledger import Ledger, utc_now
 from orchestrator.model_store import ModelStore
-from orchestrator.plan import Plan, Settings, plan_digest, resolve_limits
+from orchestrator.plan import Plan, Settings, plan_digest
 from orchestrator.quantities import count_of
 from orchestrator.records import CellRecord, Verdict
 from orchestrator.strays import end_abandoned
 from orchestrator.unrun import cut_off_record, not_started_record, unrun_record
 from orchestrator.watching import WatchdogLink
-from worker.protocol import ModelSource, WorkerSpec
 from worker.telemetry import TelemetryPage, create_page_fd
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from orchestrator.host import HostFacts
     from orchestrator.interrupts import Interrupts
     from orchestrator.run_directory import RunDirectory
-    from orchestrator.watchdog.limits import Limits
 
 log = structlog.get_logger()
 
@@ -253,9 +252,10 @@ class Sweep:
         try:
             started_at = utc_now()
             self._ledger.append("cell.started", cell_id=cell.cell_id, attempt=attempt, boot_id=self._host.boot_id)
-            limits = self._limits(cell, settings)
+            self._serial += 1
+            limits = attempt_limits(cell, settings, self._host.usable_memory_bytes, list(self._counting()))
             order = Order(
-                spec=self._spec(cell, settings, attempt, model, limits),
+                spec=attempt_spec(cell, settings, attempt, self._serial, model, limits, cold=self._cold),
                 limits=limits,
                 env=settings.env,
                 folder=folder,
@@ -327,37 +327,6 @@ class Sweep:
             return None
         return WorkerCgroup.create(settings.worker_memory, f"{os.getpid()}-{self._serial + 1}")
 
-    def _limits(self, cell: Cell, settings: Settings) -> Limits:
-        step_s = schedule.expected_step_s(cell, self._counting())
-        chunk_s = None
-        if settings.context_fill == "prefill":
-            chunk_s = schedule.expected_chunk_s(cell, self._counting(), settings.prefill_step_size)
-        return resolve_limits(settings, self._host.usable_memory_bytes, step_s, chunk_s)
-
-    def _spec(self, cell: Cell, settings: Settings, attempt: int, model: ModelSource, limits: Limits) -> WorkerSpec:
-        self._serial += 1
-        return WorkerSpec(
-            cell_id=cell.cell_id,
-            attempt=attempt,
-            serial=self._serial,
-            model=model,
-            batch=cell.batch,
-            context=cell.context,
-            gen_tokens=settings.gen_tokens,
-            reps=settings.reps,
-            warmup=max(settings.warmup, int(self._cold)),
-            seed=settings.seed,
-            engine=settings.engine,
-            context_fill=settings.context_fill,
-            prefill_step_size=settings.prefill_step_size,
-            prefill_logits=settings.prefill_logits,
-            kv_bits=settings.kv_bits,
-            kv_group_size=settings.kv_group_size,
-            wired_limit=settings.wired_limit,
-            backstop_s=backstop_s(settings, limits),
-            fault=schedule.fault_for(settings.faults, cell.cell_id, attempt),
-        )
-
     # -- what goes into the ledger
 
     def _record(self, record: CellRecord) -> None:
@@ -409,17 +378,6 @@ class Sweep:
                 "not stand. Free the memory or reboot, then resume (or set cooldown.on_timeout: mark)"
             )
             raise StopSweep(SweepEnd(Exit.HOST, "stopped", reason))
-
-
-def backstop_s(settings: Settings, limits: Limits) -> float:
-    """How long the worker's own timer runs without progress, in seconds.
-
-    Behind the watchdog, which allows five times as long, never before it: the timer is for a worker whose watchers are
-    gone or paged out. Where the watchdog only observes, it leaves the cell its whole time.
-    """
-    expected_s = 12 * max(limits.expected_step_s or 0.0, limits.expected_chunk_s or 0.0)
-    least_s = limits.time_limit_s if settings.watchdog.mode == "observe" else 60.0
-    return max(least_s, 6 * settings.watchdog.stall.hard_s, expected_s)
 
 
 def interrupted_end(interrupts: Interrupts) -> SweepEnd:

@@ -33,6 +33,7 @@ def until_in_flight(at: Desk, process: subprocess.Popen[str], events: int = 1) -
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_killed_at_20_random_moments_every_cell_is_there_once(tmp_path: Path) -> None:
     """SIGKILL of the orchestrator of a real sweep, twenty times while it lives; then it is let through."""
     seed = int.from_bytes(os.urandom(4))

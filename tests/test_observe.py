@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from sweeps import Desk, desk
 
+from orchestrator.attempt_spec import attempt_spec, backstop_s
+from orchestrator.cells import Cell
 from orchestrator.plan import load_plan, resolve_limits
-from orchestrator.sweep import backstop_s
+from worker.protocol import ModelSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,3 +59,23 @@ def test_the_workers_own_timer_leaves_an_observed_cell_its_time(night: Desk) -> 
         plan = load_plan(night.plan(batches=[1], cell_time_limit="4h", watchdog=body))
         settings = plan.settings(None)
         assert backstop_s(settings, resolve_limits(settings, 1 << 34, None)) == least_s
+
+
+def test_after_a_pause_a_cell_warms_up_at_least_once(night: Desk) -> None:
+    settings = load_plan(night.plan(batches=[1], warmup=0)).settings(None)
+    limits = resolve_limits(settings, 1 << 34, None)
+    model = ModelSource(config_json="{}")
+
+    def warmups(*, cold: bool) -> int:
+        return attempt_spec(Cell(None, 64, 1), settings, 1, 1, model, limits, cold=cold).warmup
+
+    assert (warmups(cold=False), warmups(cold=True)) == (0, 1)
+
+
+def test_each_pause_is_on_record(night: Desk) -> None:
+    night.run(night.plan(batches=[1, 2]))
+    pauses = [event for event in night.journal() if event["event"] == "host.settled"]
+
+    assert [pause["after"] for pause in pauses] == ["c00064-b001"]
+    assert pauses[0]["waited_s"] > 0
+    assert {"available_came_back_bytes", "swap_came_back_bytes", "wired_came_back_bytes"} <= pauses[0].keys()
