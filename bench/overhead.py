@@ -139,7 +139,9 @@ class _Turns:
             if isinstance(message, wire.Samples):
                 self._recorder.samples(message.samples)
                 if self._is_watched() and self._rep > 1:
-                    self._measured.late_s += [sample["late_s"] for sample in message.samples[1:]]
+                    # The first tick after it was stopped is as late as it was stopped.
+                    ticks = [one for one in message.samples if one["monotonic_s"] > self._since_s + 0.3]
+                    self._measured.late_s += [one["late_s"] for one in ticks]
 
     def _take(self, message: Message) -> None:
         if not isinstance(message, RepResult):
