@@ -63,12 +63,12 @@ def test_graces_are_bounded_however_slow_and_large_the_worker(
 ) -> None:
     allowed = graces(step_s, footprint, wired)
 
-    assert 0.2 <= allowed.flag_s <= (10.0 if wired else 0.2)
+    assert 0.5 <= allowed.flag_s <= (10.0 if wired else 0.5)
     assert sum(dataclasses.astuple(allowed)) <= 45.0
 
 
 def test_grace_follows_the_step_and_where_it_matters_the_footprint() -> None:
-    assert graces(2.0, 50 * 10**9, wired=False) == Graces(flag_s=0.2)
+    assert graces(2.0, 50 * 10**9, wired=False) == Graces(flag_s=0.5)
     assert graces(2.0, 50 * 10**9, wired=True) == Graces(flag_s=8.0)
 
 

@@ -40,9 +40,9 @@ def graces(step_s: float | None, footprint_bytes: int | None, wired: bool) -> Gr
 
     The flag is seen between two steps, so its grace follows the recent step time. Where a clean exit matters
     (`wired`: a platform whose GPU memory stays wired after a SIGKILL) it also follows what has to be given
-    back, at an assumed 10 GB/s. Elsewhere the flag is a courtesy, and a fifth of a second of it is enough.
+    back, at an assumed 10 GB/s. Elsewhere the flag is a courtesy, and half a second of it is enough.
     """
-    at_least_s, at_most_s = (1.5, 10.0) if wired else (0.2, 0.2)
+    at_least_s, at_most_s = (1.5, 10.0) if wired else (0.5, 0.5)
     wanted_s = 1.5 * (step_s or 0.0)
     if wired:
         wanted_s += (footprint_bytes or 0) / 10e9
