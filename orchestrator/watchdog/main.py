@@ -14,6 +14,8 @@ import select
 import signal
 import socket
 import time
+from collections import deque
+from typing import Any
 
 from orchestrator.watchdog.outbox import Outbox
 from orchestrator.watchdog.policy import State, decide
@@ -26,6 +28,7 @@ from orchestrator.watchdog.wire import Exited, Ready, Shutdown, StopWorker, Watc
 from worker.telemetry import TelemetryPage
 
 RECEIVE_BYTES = 65536
+KEPT_SAMPLES = 100  # the last ones, for the recording of a sweep whose orchestrator is gone
 REMOVE_CGROUP_S = 5.0
 # Our life hangs on the socket alone: a terminal's Ctrl-C or hang-up must not take the guard before the
 # worker.
@@ -46,6 +49,7 @@ class Watchdog:
     def __init__(self, sock: socket.socket, page: TelemetryPage, probe: Probe, wired: bool) -> None:
         self._sock, self._page, self._probe, self._wired = sock, page, probe, wired
         self._outbox = Outbox(sock)
+        self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT_SAMPLES)
         self._received = bytearray()
         self._watched: Watched | None = None
 
@@ -99,7 +103,7 @@ class Watchdog:
             if watched is not None:  # a lost Exited: never leave the one before unguarded
                 watched.kill()
             gc.disable()
-            self._watched = Watched(message, self._page, self._probe, self._outbox, self._wired)
+            self._watched = Watched(message, self._page, self._probe, self._outbox, self._kept, wired=self._wired)
         elif (
             watched is not None and isinstance(message, (StopWorker, Exited)) and message.serial == watched.watch.serial
         ):

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.watchdog.killer import Graces, Killer, graces, kill_cgroup, released_rungs, signal_group
@@ -21,12 +20,13 @@ from orchestrator.watchdog.strays import end_strays
 from orchestrator.watchdog.wire import Acted, Released, Rung, Watch
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from orchestrator.watchdog.outbox import Outbox
     from orchestrator.watchdog.probe import Probe
     from worker.telemetry import TelemetryPage
 
 FLUSH_EVERY_S = 0.5
-KEPT_SAMPLES = 100  # the last ones, for the recording of a sweep whose orchestrator is gone
 CLEAN_END_POLL_S = 0.02
 _GONE = ("Z", "X", "x")
 
@@ -37,7 +37,17 @@ _AWAKE = time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_
 class Watched:
     """One worker from `Watch` to `Released`."""
 
-    def __init__(self, watch: Watch, page: TelemetryPage, probe: Probe, outbox: Outbox, wired: bool) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        page: TelemetryPage,
+        probe: Probe,
+        outbox: Outbox,
+        kept: deque[dict[str, Any]],
+        *,
+        wired: bool,
+    ) -> None:
+        """`kept` holds the last samples; it belongs to the loop, since memory that comes and goes leaves holes."""
         self.watch = watch
         self._page, self._probe, self._outbox, self._wired = page, probe, outbox, wired
         self._killer = Killer(watch.pid, page.request_stop)
@@ -55,7 +65,8 @@ class Watched:
         self._first: tuple[HostReading, WorkerReading] | None = None
         self._last: tuple[HostReading, WorkerReading] | None = None
         self._worker_is_gone = False
-        self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT_SAMPLES)
+        self._kept = kept
+        kept.clear()
         self._dropped_before = outbox.dropped
         self._would_have: tuple[str, float, Evidence] | None = None
         probe.watch(watch.pid, watch.cgroup_dir)
