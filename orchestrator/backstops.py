@@ -84,9 +84,10 @@ def _canary(code: str) -> Iterator[subprocess.Popen[bytes]]:
         try:
             yield process
         finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            if process.returncode is None:  # once it is reaped its number may be somebody else's
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def _line(process: subprocess.Popen[bytes]) -> bytes:
@@ -155,8 +156,8 @@ def _worker_cgroup() -> dict[str, str]:
     else:
         try:
             group = WorkerCgroup.create(_CANARY_BYTES, f"{os.getpid()}-canary")
-        except HostUnfit as error:
-            return dict.fromkeys(("worker_cgroup", "oom_group"), f"absent: {error}")
+        except HostUnfit:  # whose words name folders of this machine, which host.json does not keep
+            return dict.fromkeys(("worker_cgroup", "oom_group"), "absent: not permitted, or no memory controller")
         try:
             holds = group.limit_bytes == _CANARY_BYTES
             whole = (Path(group.path) / "memory.oom.group").exists()
