@@ -33,9 +33,12 @@ def record_of(
     """
     judgement = verdict.judge(_facts(order, outcome))
     spec, released, telemetry = order.spec, outcome.released, outcome.telemetry
-    numbers = metrics.summarise(outcome.reps, outcome.model, spec.batch, spec.gen_tokens)
+    numbers = metrics.summarise(outcome.reps, outcome.model, spec.batch, spec.gen_tokens, spec.engine)
     if telemetry is not None:
         numbers = with_broken_phase(numbers, telemetry)
+    numbers = metrics.with_terms(numbers, outcome.model, spec)
+    if released is not None:
+        numbers = metrics.with_footprints(numbers, released.phase_footprint_bytes)
     valid: bool | None = None
     reasons: tuple[str, ...] = ()
     if judgement.verdict is Verdict.COMPLETED:

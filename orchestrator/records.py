@@ -27,13 +27,33 @@ class Verdict(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseMemory:
+    """Memory of one phase in bytes: MLX's peak in it, MLX's active and cached bytes at its end, the system's footprint.
+
+    The footprint is the largest that the watchdog saw in the phase. None where a figure is not known.
+    """
+
+    peak_bytes: int | None = None
+    active_bytes: int | None = None
+    cache_bytes: int | None = None
+    footprint_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """What was measured, over all finished repetitions; None where nothing was.
 
     Rates are medians over repetitions of the rate of each repetition's decode window: tokens per second over all
-    rows, per row, and milliseconds per token of one row. Memory in bytes; `peak_phase` says which of load, prefill
-    and decode owns `peak_memory_bytes`. `robust_cv` is IQR over median of `generation_tps`. `filled_tokens` of the
-    context's tokens, all rows, were written into the cache at random.
+    rows, per row, and milliseconds per token of one row; `rep_tps` holds those of all repetitions, `generation_tps_low`
+    and `_high` the 95 % interval of the median. `generation_tps_mlxlm` is by mlx-lm's own formula (definitions.py).
+    `robust_cv` is IQR over median of `generation_tps`, `iqr_tps` the IQR itself. `drift_frac` is the change of the rate
+    from the first repetition to the last over the median, `drift_p` the chance of such an order by accident;
+    `warmup_frac` how far the first one was below the median of the others. `step_p95_s` and `step_p99_s` are None where
+    too few steps lie beyond them.
+
+    Memory in bytes; `peak_phase` says which of load, prefill and decode owns `peak_memory_bytes`, `peak_terms` what it
+    consists of and `peak_term` the largest part. `filled_tokens` of the context's tokens, all rows, were written into
+    the cache at random.
     """
 
     reps: int = 0
@@ -43,12 +63,25 @@ class Metrics:
     prompt_tps: float | None = None
     ttft_s: float | None = None
     robust_cv: float | None = None
+    iqr_tps: float | None = None
+    generation_tps_low: float | None = None
+    generation_tps_high: float | None = None
+    generation_tps_mlxlm: float | None = None
+    rep_tps: tuple[float, ...] = ()
+    drift_frac: float | None = None
+    drift_p: float | None = None
+    warmup_frac: float | None = None
     step_s: float | None = None
+    step_p95_s: float | None = None
+    step_p99_s: float | None = None
     peak_memory_bytes: int | None = None
     peak_phase: str | None = None
     load_peak_bytes: int | None = None
     prefill_peak_bytes: int | None = None
     decode_peak_bytes: int | None = None
+    phases: dict[str, PhaseMemory] = field(default_factory=dict)
+    peak_terms: dict[str, int] = field(default_factory=dict)
+    peak_term: str | None = None
     weight_bytes: int | None = None
     kv_cache_bytes: int | None = None
     cache_bytes_per_token: float | None = None
