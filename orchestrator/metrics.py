@@ -115,22 +115,28 @@ def with_terms(numbers: Metrics, facts: ModelFacts | None, spec: WorkerSpec) -> 
 
 
 def validity(
-    metrics: Metrics, reps: Sequence[RepResult], released: Released | None, memory_bytes: int
+    metrics: Metrics,
+    reps: Sequence[RepResult],
+    released: Released | None,
+    memory_bytes: int,
+    watched_s: float | None = None,
 ) -> tuple[bool, tuple[str, ...]]:
     """Whether the numbers of a completed cell can be trusted, and every reason why not.
 
     The reasons: `rows_short` (a repetition did not hold all rows in all steps), `bad_logits` (not finite, or
     constant), `noisy` (robust CV over 0.10 of at least 3 repetitions), `drifting` (see `is_drifting`), `swapped`,
-    `pressure`, `watchdog_late`, `suspended`, and `unwatched` where the watchdog could not say. `memory_bytes` is the
-    memory that counts for the cell. `pressure`: over 5 % of the measured time went into waiting for memory, or the
-    system was short of it in the last ten seconds; other programs' own bounds do not count.
+    `pressure`, `watchdog_late`, `suspended`, and `unwatched` where the watchdog could not say. `watched_s`: the
+    seconds of measuring that `released` is about, where not those of all `reps`. `memory_bytes` is the memory that
+    counts for the cell. `pressure`: over 5 % of the measured time went into waiting for memory, or the system was
+    short of it in the last ten seconds; other programs' own bounds do not count.
     """
+    measured_s = sum(rep.ended_s - rep.started_s for rep in reps)
     checks = {
         "rows_short": metrics.reps < len(reps),
         "bad_logits": any(not rep.finite_logits or rep.constant_logits for rep in reps),
         "noisy": stats.is_noisy(metrics.robust_cv, metrics.reps),
         "drifting": is_drifting(metrics),
-        **_host_checks(reps, released, memory_bytes),
+        **_host_checks(measured_s if watched_s is None else watched_s, released, memory_bytes),
     }
     reasons = tuple(name for name, failed in checks.items() if failed)
     return not reasons, reasons
@@ -144,10 +150,9 @@ def is_drifting(metrics: Metrics) -> bool:
     return abs(metrics.drift_frac) > DRIFT_FRAC and metrics.drift_p < DRIFT_P
 
 
-def _host_checks(reps: Sequence[RepResult], released: Released | None, memory_bytes: int) -> dict[str, bool]:
+def _host_checks(measured_s: float, released: Released | None, memory_bytes: int) -> dict[str, bool]:
     if released is None:
         return {"unwatched": True}
-    measured_s = sum(rep.ended_s - rep.started_s for rep in reps)
     stalled_s = released.pressure_stall_s or 0.0
     pressed = not PRESSURE_FIGURES.isdisjoint(released.memory_evidence)
     return {

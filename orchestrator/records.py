@@ -107,7 +107,8 @@ class CellRecord:
     `stops_variant` that no cell of the variant can do better (its model does not load), `retryable`
     that another attempt may end otherwise;
     `detail` is a sentence for people, `remedy` what they can do; `phase`, `rep`, `step` say where a broken attempt
-    broke. `evidence` holds figures by name. Stamps are ISO 8601 in UTC, durations in seconds.
+    broke. `partial`: repetitions in turn, of which more are to come. `conditions` holds power and heat at start and end
+    (conditions.py). `evidence` holds figures by name. Stamps are ISO 8601 in UTC, durations in seconds.
     """
 
     cell_id: str
@@ -138,10 +139,17 @@ class CellRecord:
     rungs: tuple[tuple[str, float], ...] = ()
     watchdog_late_max_s: float | None = None
     would_have: WouldHave | None = None
+    partial: bool = False
+    conditions: dict[str, Any] = field(default_factory=dict)
     started_at: str = ""
     ended_at: str = ""
     duration_s: float = 0.0
     boot_id: str = ""
+
+    def doubted(self, reason: str) -> CellRecord:
+        """The record, not valid for one more reason."""
+        reasons = dict.fromkeys((*self.invalid_reasons, reason))
+        return dataclasses.replace(self, valid=False, invalid_reasons=tuple(reasons))
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain JSON values."""

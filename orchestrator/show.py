@@ -60,7 +60,7 @@ class LiveShow:
                 attempt=attempt,
                 phase=telemetry.phase.label if telemetry else "starting",
                 rep=telemetry.rep if telemetry else None,
-                reps=settings.reps,
+                reps=settings.repeats.most,
                 step=telemetry.step if telemetry else None,
                 steps=settings.gen_tokens - 1,
                 step_s=_recent_step_s(telemetry),

@@ -105,6 +105,41 @@ DEEPSEEK_V2 = {
     },
 }
 del DEEPSEEK_V2["head_dim"]
+DEEPSEEK_V3 = {
+    **DEEPSEEK_V2,
+    "model_type": "deepseek_v3",
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+}
+QWEN3_NEXT = {
+    **QWEN3_MOE,
+    "model_type": "qwen3_next",
+    "num_hidden_layers": 4,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+    "shared_expert_intermediate_size": 32,
+    "partial_rotary_factor": 0.25,
+    "full_attention_interval": 2,
+}
+RWKV7 = {
+    "model_type": "rwkv7",
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "norm_eps": 1e-5,
+    "head_dim": 32,
+    "num_hidden_layers": 2,
+    "a_low_rank_dim": 16,
+    "v_low_rank_dim": 16,
+    "gate_low_rank_dim": 16,
+    "decay_low_rank_dim": 16,
+}
 LLAMA4 = {
     "model_type": "llama4",
     "text_config": {

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from orchestrator.plan.model import (
+    AdaptiveReps,
     Cooldown,
     Footprint,
     PlanFile,
@@ -38,6 +39,7 @@ _WITH_DEFAULTS: tuple[type[BaseModel], ...] = (
     Footprint,
     Retries,
     Cooldown,
+    AdaptiveReps,
 )
 _NO_DEFAULT = ("name", "variants", "exclude")
 
@@ -47,7 +49,10 @@ def plan_json_schema() -> JsonSchema:
     schema = PlanFile.model_json_schema(by_alias=True)
     definitions: JsonSchema = schema["$defs"]
     defaults = {model.__name__: _defaults(model) for model in _WITH_DEFAULTS}
-    for name, part in ((PlanFile.__name__, schema), *definitions.items()):
+    parts: list[tuple[str, JsonSchema]] = [(PlanFile.__name__, schema), *definitions.items()]
+    entries = [entry for _, part in parts for entry in part["properties"].values()]
+    parts += [(form["title"], form) for entry in entries for form in _inline(entry)]
+    for name, part in parts:
         part.pop("title", None)
         for key, entry in part["properties"].items():
             entry.pop("title", None)
@@ -84,7 +89,11 @@ def _lines(part: JsonSchema, definitions: JsonSchema, prefix: str) -> Iterator[K
     for key, entry in part["properties"].items():
         name = f"{prefix}{key}"
         target = _target(entry)
-        if target in ("VariantFile", None):
+        if mappings := _inline(entry):
+            plain = _takes(next(form for form in entry["anyOf"] if form not in mappings))
+            yield KeyLine(name, f"{plain}, or a mapping", json.dumps(entry["default"]), entry["description"])
+            yield from _lines(mappings[0], definitions, f"{name}.")
+        elif target in ("VariantFile", None):
             default = json.dumps(entry["default"]) if "default" in entry else None
             yield KeyLine(name, _takes(entry), default, entry.get("description", ""))
         elif entry.get("type") == "array":
@@ -92,6 +101,11 @@ def _lines(part: JsonSchema, definitions: JsonSchema, prefix: str) -> Iterator[K
             yield from _lines(definitions[target], definitions, f"{name}[].")
         else:
             yield from _lines(definitions[target], definitions, f"{name}.")
+
+
+def _inline(entry: JsonSchema) -> list[JsonSchema]:
+    """The mappings among the forms that a key may take, where it may take other forms too."""
+    return [form for form in entry.get("anyOf", ()) if "properties" in form]
 
 
 def _target(entry: JsonSchema) -> str | None:
