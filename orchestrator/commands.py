@@ -243,7 +243,7 @@ def _row(cell: Cell, history: History, *, running: bool) -> CellRow:
 def _print_table(run: RunDirectory, state: str, rows: list[CellRow]) -> None:
     console = result_console(sys.stdout)
     console.print(f"{printable(str(run.path))}: {state}\n", soft_wrap=True)
-    console.print(result_table(rows))
+    console.print(result_table(rows), crop=False)  # its lines fit, and looking at each of them once more takes time
 
 
 def _state(plan: Plan, history: History, *, running: bool) -> str:
