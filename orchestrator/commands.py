@@ -17,6 +17,7 @@ from orchestrator.backstops import verify_backstops
 from orchestrator.errors import Exit, LedgerError, PlanChanged, PlanError
 from orchestrator.host import read_host
 from orchestrator.interrupts import Interrupts
+from orchestrator.json_text import json_text
 from orchestrator.ledger import Ledger, elapsed, replay, utc_now
 from orchestrator.logs import log_to
 from orchestrator.plan import (
@@ -37,7 +38,7 @@ from orchestrator.records import CellRecord, Verdict
 from orchestrator.replaying import cells_like, replay_run
 from orchestrator.report.replay_table import replay_document, replay_sum, replay_table
 from orchestrator.report.rows import CellRow
-from orchestrator.report.status_json import status_document
+from orchestrator.report.status_json import status_parts
 from orchestrator.report.terminal import result_console, result_table
 from orchestrator.run_lock import RunLock, is_held
 from orchestrator.show import LiveShow
@@ -112,7 +113,7 @@ def dry_run(plan_file: Path, *, as_json: bool) -> str:
     """What a plan would run, as text or JSON."""
     plan = load_plan(plan_file)
     cells = schedule.ordered(plan.cells(), plan.order)
-    return json.dumps(plan_json(plan, cells), indent=2) if as_json else plan_text(plan, cells)
+    return json_text(plan_json(plan, cells), 2) if as_json else plan_text(plan, cells)
 
 
 def show_status(text: str, output_dir: Path, *, as_json: bool) -> None:
@@ -125,7 +126,8 @@ def show_status(text: str, output_dir: Path, *, as_json: bool) -> None:
     state = _state(plan, history, running=running)
     if as_json:
         elapsed_s = elapsed(history.started_at, utc_now() if running else history.last_at)
-        print(json.dumps(status_document(str(run.path), state, rows, elapsed_s=elapsed_s), indent=1))
+        sys.stdout.writelines(status_parts(str(run.path), state, rows, elapsed_s=elapsed_s))
+        print()
     else:
         _print_table(run, state, rows)
 

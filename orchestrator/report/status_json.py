@@ -10,16 +10,18 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.json_text import json_text
 from orchestrator.records import Metrics
 from orchestrator.report.rows import count_by_verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from orchestrator.records import CellRecord
     from orchestrator.report.rows import CellRow
 
 SCHEMA = 1
+_INDENT = 1
 
 
 def status_document(
@@ -42,6 +44,33 @@ def status_document(
     }
     plain: dict[str, Any] = _finite(document)
     return plain
+
+
+def status_parts(
+    run: str,
+    state: str,
+    rows: Sequence[CellRow],
+    *,
+    elapsed_s: float | None = None,
+) -> Iterator[str]:
+    """The text of the document in parts, indented by one: a cell at a time, so that no large one is ever held whole."""
+    head = {**status_document(run, state, [], elapsed_s=elapsed_s), "counts": count_by_verdict(rows)}
+    text = json_text(head, _INDENT)
+    if not rows:
+        yield text
+        return
+    line = "\n" + " " * (2 * _INDENT)
+    yield text.removesuffix("]\n}")
+    for number, row in enumerate(rows):
+        yield f"{',' if number else ''}{line}{_cell_text(_cell(row))}"
+    yield f"\n{' ' * _INDENT}]\n}}"
+
+
+def _cell_text(cell: dict[str, Any]) -> str:
+    try:
+        return json_text(cell, _INDENT, depth=2, allow_nan=False)
+    except ValueError:  # a number is not finite, which is rare and dear to look for
+        return json_text(_finite(cell), _INDENT, depth=2)
 
 
 def _cell(row: CellRow) -> dict[str, Any]:
