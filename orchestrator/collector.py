@@ -1,7 +1,7 @@
 """Owns the pause of Python's collector of cycles while much is built that stays. Frees nothing itself.
 
-Each time the living objects have grown by a quarter, the collector looks through all of them: while ten thousand records
-are read that costs as much as reading them, and finds nothing.
+Each time the living objects have grown by a quarter, the collector looks through all of them: while ten thousand
+records are read that costs as much as reading them, and finds nothing.
 """
 
 from __future__ import annotations
