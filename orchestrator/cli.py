@@ -140,14 +140,15 @@ def resume(run_name: str, output_dir: Path, retry: tuple[str, ...], fail_on: tup
 @click.option("--json", "as_json", is_flag=True, help="The dry run as JSON.")
 def plan(plan_file: Path | None, schema: bool, as_json: bool) -> None:
     """Shows what PLAN would run, and runs nothing: no network, no model."""
-    from orchestrator.commands import dry_run  # heavy, and of no use to --help
-    from orchestrator.plan import plan_json_schema
-
     if schema:
+        from orchestrator.plan.schema import plan_json_schema  # heavy, and of no use to --help
+
         _out(lambda: print(json.dumps(plan_json_schema(), indent=2)))
         return
     if plan_file is None:
         raise click.UsageError("give a PLAN, or --schema")
+    from orchestrator.dry_run import dry_run  # heavy, and of no use to --help
+
     text = dry_run(plan_file, as_json=as_json)
     _out(lambda: print(text))
 
@@ -158,7 +159,7 @@ def plan(plan_file: Path | None, schema: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def status(run_name: str, output_dir: Path, as_json: bool) -> None:
     """Prints the table of RUN, at any time, also while it runs."""
-    from orchestrator.commands import show_status  # heavy, and of no use to --help
+    from orchestrator.overview import show_status  # heavy, and of no use to --help
 
     _out(lambda: show_status(run_name, output_dir, as_json=as_json))
 
@@ -177,7 +178,7 @@ def status(run_name: str, output_dir: Path, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def replay(run_name: str, output_dir: Path, watchdog_file: Path | None, cell_glob: str | None, as_json: bool) -> None:
     """Shows what other watchdog thresholds would have done on the recorded samples of RUN."""
-    from orchestrator.commands import show_replay  # heavy, and of no use to --help
+    from orchestrator.replay_show import show_replay  # heavy, and of no use to --help
 
     _out(lambda: show_replay(run_name, output_dir, watchdog_file, cell_glob, as_json=as_json))
 

@@ -1,4 +1,4 @@
-"""Owns what each command does: open the run, hold its lock, run the sweep, show the table.
+"""Owns what `run` and `resume` do: open the run, hold its lock, run what is left, show the table.
 
 Does not parse arguments (cli.py) and does not decide anything about cells.
 """
@@ -6,23 +6,20 @@ Does not parse arguments (cli.py) and does not decide anything about cells.
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator import run_directory, schedule
-from orchestrator.backstops import verify_backstops
+from orchestrator.collector import collector_paused
 from orchestrator.errors import Exit, LedgerError, PlanChanged, PlanError
 from orchestrator.host import read_host
 from orchestrator.interrupts import Interrupts
-from orchestrator.ledger import Ledger, elapsed, replay, utc_now
-from orchestrator.logs import log_to
+from orchestrator.ledger import Ledger, utc_now
+from orchestrator.overview import cell_rows, print_table
 from orchestrator.plan import (
     Plan,
     load_plan,
-    load_watchdog,
     only_adds_cells,
     plan_difference,
     plan_digest,
@@ -30,26 +27,16 @@ from orchestrator.plan import (
     plan_to_yaml,
     rename_plan,
 )
-from orchestrator.plan.file import file_label
-from orchestrator.plan.view import plan_json, plan_text
-from orchestrator.quantities import printable
-from orchestrator.records import CellRecord, Verdict
-from orchestrator.replaying import cells_like, replay_run
-from orchestrator.report.replay_table import replay_document, replay_sum, replay_table
-from orchestrator.report.rows import CellRow
-from orchestrator.report.status_json import status_document
-from orchestrator.report.terminal import result_console, result_table
-from orchestrator.run_lock import RunLock, is_held
-from orchestrator.show import LiveShow
+from orchestrator.records import Verdict
+from orchestrator.run_lock import RunLock
 from orchestrator.streams import give_out
-from orchestrator.sweep import Sweep, SweepEnd
+from orchestrator.sweep_bounds import SweepEnd, answered_sweep
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orchestrator.cells import Cell
-    from orchestrator.history import History
     from orchestrator.host import HostFacts
+    from orchestrator.report.rows import CellRow
     from orchestrator.run_directory import RunDirectory
 
 
@@ -89,7 +76,7 @@ def plan_from_command_line(
 
 def run_plan(plan: Plan, output_dir: Path, *, extend: bool, fail_on: frozenset[str], plain: bool) -> int:
     """Starts a run, or goes on with the one that has this name and plan. Returns the exit code."""
-    host = read_host(verify_backstops())
+    host = _tried_host()
     try:
         run = run_directory.create(output_dir, plan.name, plan_to_yaml(plan), host.to_json())
     except FileExistsError:
@@ -105,46 +92,7 @@ def resume_run(text: str, output_dir: Path, *, retry: frozenset[str], fail_on: f
     """Does what is left of a run. Returns the exit code."""
     run = run_directory.find(text, output_dir)
     with RunLock(run.path, utc_now()):
-        return _sweep(run, read_host(verify_backstops()), retry, fail_on, plain=plain)
-
-
-def dry_run(plan_file: Path, *, as_json: bool) -> str:
-    """What a plan would run, as text or JSON."""
-    plan = load_plan(plan_file)
-    cells = schedule.ordered(plan.cells(), plan.order)
-    return json.dumps(plan_json(plan, cells), indent=2) if as_json else plan_text(plan, cells)
-
-
-def show_status(text: str, output_dir: Path, *, as_json: bool) -> None:
-    """Prints the table or the document of a run; reads files only."""
-    run = run_directory.find(text, output_dir)
-    plan = load_plan(run.plan_path, frozen=True)
-    history = replay(run.path / run_directory.JOURNAL)
-    running = is_held(run.path)
-    rows = _rows(plan, history, running=running)
-    state = _state(plan, history, running=running)
-    if as_json:
-        elapsed_s = elapsed(history.started_at, utc_now() if running else history.last_at)
-        print(json.dumps(status_document(str(run.path), state, rows, elapsed_s=elapsed_s), indent=1))
-    else:
-        _print_table(run, state, rows)
-
-
-def show_replay(
-    text: str, output_dir: Path, watchdog_file: Path | None, cell_glob: str | None, *, as_json: bool
-) -> None:
-    """Prints what other thresholds, or this version's policy, would have done; reads files only."""
-    run = run_directory.find(text, output_dir)
-    cells = cells_like(load_plan(run.plan_path, frozen=True).cells(), cell_glob)
-    dog = None if watchdog_file is None else load_watchdog(watchdog_file)
-    thresholds = "as recorded" if watchdog_file is None else file_label(watchdog_file)
-    attempts = list(replay_run(run, cells, replay(run.path / run_directory.JOURNAL), dog))
-    if as_json:
-        print(json.dumps(replay_document(str(run.path), attempts, thresholds), indent=1))
-        return
-    console = result_console(sys.stdout)
-    console.print(replay_table(attempts))
-    console.print(f"\n{replay_sum(attempts, thresholds)}", soft_wrap=True)
+        return _sweep(run, None, retry, fail_on, plain=plain)
 
 
 def _accepted(run: RunDirectory, plan: Plan, *, extend: bool) -> Plan | None:
@@ -172,7 +120,7 @@ def _accepted(run: RunDirectory, plan: Plan, *, extend: bool) -> Plan | None:
 
 def _sweep(
     run: RunDirectory,
-    host: HostFacts,
+    host: HostFacts | None,
     retry: frozenset[str],
     fail_on: frozenset[str],
     *,
@@ -191,17 +139,43 @@ def _sweep(
             "(or run the edited plan under another --name)"
         )
     try:
-        with Interrupts() as interrupts, log_to(run.path / "sweep.log"):
+        with Interrupts() as interrupts:
             _reopen(ledger, plan, retry)
-            with LiveShow(plan, ledger.history, host, plain=plain) as show:
-                end = Sweep(run, plan, ledger, host, interrupts, show).run()
-        rows = _rows(plan, ledger.history, running=False)
+            if _is_answered(plan, ledger):
+                end = answered_sweep(ledger, plan, host or read_host())
+            else:
+                end = _run_what_is_left(run, plan, ledger, host or _tried_host(), interrupts, plain=plain)
+        rows = cell_rows(plan, ledger.history, running=False)
     finally:
         ledger.close()
-    give_out(lambda: _print_table(run, end.state, rows))  # the exit code is the sweep's; the ledger has it all
+    with collector_paused():
+        give_out(lambda: print_table(run, end.state, rows))  # the exit code is the sweep's; the ledger has it all
     with contextlib.suppress(OSError):  # nobody listens any more; the exit code still tells
         click.echo(f"wallfinder: {end.reason}", err=True)
     return int(_exit_code(end, rows, fail_on))
+
+
+def _tried_host() -> HostFacts:
+    from orchestrator.backstops import verify_backstops  # tries processes; of no use where none will be run
+
+    return read_host(verify_backstops())
+
+
+def _is_answered(plan: Plan, ledger: Ledger) -> bool:
+    """Whether nothing is left to do, and nothing of an earlier sweep to settle."""
+    retries = schedule.Retries(plan.retries.crashed, plan.retries.failed)
+    return not ledger.history.open and not schedule.left_to_do(plan.cells(), ledger.history, retries)
+
+
+def _run_what_is_left(
+    run: RunDirectory, plan: Plan, ledger: Ledger, host: HostFacts, interrupts: Interrupts, *, plain: bool
+) -> SweepEnd:
+    from orchestrator.logs import log_to  # these three are heavy, and of no use where nothing is left
+    from orchestrator.show import LiveShow
+    from orchestrator.sweep import Sweep
+
+    with log_to(run.path / "sweep.log"), LiveShow(plan, ledger.history, host, plain=plain) as show:
+        return Sweep(run, plan, ledger, host, interrupts, show).run()
 
 
 def _reopen(ledger: Ledger, plan: Plan, retry: frozenset[str]) -> None:
@@ -221,35 +195,3 @@ def _exit_code(end: SweepEnd, rows: list[CellRow], fail_on: frozenset[str]) -> E
         or ("invalid" in fail_on and any(record.valid is False for record in records))
     )
     return Exit.CELLS_FAILED if end.exit_code is Exit.COMPLETE and refused else end.exit_code
-
-
-def _rows(plan: Plan, history: History, *, running: bool) -> list[CellRow]:
-    return [_row(cell, history, running=running) for cell in plan.cells()]
-
-
-def _row(cell: Cell, history: History, *, running: bool) -> CellRow:
-    counting = history.counting(cell.cell_id)
-    record: CellRecord | None = counting[-1] if counting else None
-    if record is not None and record.verdict is Verdict.INTERRUPTED:
-        record = None  # it runs again: still open
-    return CellRow(
-        cell=cell,
-        record=record,
-        attempts=history.attempts.get(cell.cell_id, 0),
-        running=running and cell.cell_id in history.open,
-    )
-
-
-def _print_table(run: RunDirectory, state: str, rows: list[CellRow]) -> None:
-    console = result_console(sys.stdout)
-    console.print(f"{printable(str(run.path))}: {state}\n", soft_wrap=True)
-    console.print(result_table(rows))
-
-
-def _state(plan: Plan, history: History, *, running: bool) -> str:
-    if running:
-        return "running"
-    retries = schedule.Retries(plan.retries.crashed, plan.retries.failed)
-    if not schedule.left_to_do(plan.cells(), history, retries):
-        return "complete"
-    return "stopped" if history.ended_state is not None else "cut_off"

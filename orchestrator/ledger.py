@@ -12,6 +12,9 @@ import errno
 import json
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json
+
+from orchestrator.collector import collector_paused
 from orchestrator.durable import AppendedLines, replace_file, sync_fd
 from orchestrator.errors import LedgerError, LedgerUnwritable
 from orchestrator.history import History
@@ -45,21 +48,35 @@ def replay(path: Path) -> History:
     """
     history = History()
     try:
-        data = path.read_bytes()
+        with path.open("rb") as lines, collector_paused():
+            for number, line in enumerate(lines, start=1):
+                if not line.endswith(b"\n"):
+                    history.torn = line
+                    break
+                _take(history, line, f"{path}:{number}")
     except FileNotFoundError:
         return history
     except OSError as error:
         raise LedgerError(f"{path}: cannot be read: {error.strerror}") from error
-    *lines, history.torn = data.split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        try:
-            history.apply(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise LedgerError(
-                f"{path}:{number}: not a journal event ({type(error).__name__}: {error}); "
-                "mend or remove that line by hand, the file was left as it is"
-            ) from error
     return history
+
+
+def _take(history: History, line: bytes, where: str) -> None:
+    try:
+        history.apply(_parsed(line))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise LedgerError(
+            f"{where}: not a journal event ({type(error).__name__}: {error}); "
+            "mend or remove that line by hand, the file was left as it is"
+        ) from error
+
+
+def _parsed(line: bytes) -> Any:
+    """The line's JSON value. Raises ValueError, RecursionError."""
+    try:
+        return from_json(line)  # in a third of the time
+    except ValueError:  # it refuses half a character, as a worker's words may hold, and has other words for errors
+        return json.loads(line.removesuffix(b"\n"))
 
 
 class Ledger:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from orchestrator.durable import replace_file, sync_folder
 from orchestrator.errors import LedgerError, LedgerUnwritable
 from worker.protocol import RepResult
@@ -140,6 +138,8 @@ def find(text: str, output_dir: Path = Path("runs")) -> RunDirectory:
 def _remove_abandoned(output_dir: Path, name: str) -> None:
     """Takes away what a start of the same run left behind when it was killed before its folder was complete."""
     for path in output_dir.glob(f".{name}.*.new"):
+        import psutil  # costs what reading a run does not need
+
         pid = path.name.removeprefix(f".{name}.").removesuffix(".new")
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
             with contextlib.suppress(OSError):

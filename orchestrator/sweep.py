@@ -5,12 +5,9 @@ Does not decide what a cell became (verdict.py), what is next (schedule.py) or h
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
 import shutil
 import signal
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -23,15 +20,13 @@ from orchestrator.cooldown import CoolDown
 from orchestrator.crosscheck import readings_refused
 from orchestrator.deadline import Deadline
 from orchestrator.errors import Exit, HostUnfit, LedgerUnwritable, ModelUnavailable, ModelUnreachable
-from orchestrator.history import SCHEMA
 from orchestrator.ledger import Ledger, utc_now
 from orchestrator.measuring import Measured, Measuring, State, SweepScreen, Task
 from orchestrator.model_store import ModelStore
-from orchestrator.plan import Plan, plan_digest
-from orchestrator.quantities import count_of
 from orchestrator.records import CellRecord, Verdict
 from orchestrator.sentinel import drift
 from orchestrator.strays import end_abandoned
+from orchestrator.sweep_bounds import SweepEnd, begin, completed_end, conclude
 from orchestrator.unrun import cut_off_record, not_started_record, unrun_record
 from worker.repeats import Repeats
 
@@ -40,6 +35,7 @@ if TYPE_CHECKING:
 
     from orchestrator.host import HostFacts
     from orchestrator.interrupts import Interrupts
+    from orchestrator.plan import Plan
     from orchestrator.run_directory import RunDirectory
 
 log = structlog.get_logger()
@@ -48,15 +44,6 @@ _FREE_DISK_FLOOR_BYTES = 64 * 1024 * 1024
 _RETRY = "mend it, then `wallfinder resume RUN --retry failed`"
 _COLD_S = 1.0  # of a pause: an idle GPU lets its weights go and slows its clock
 _REPEATS = 3  # of an attempt that nobody can be blamed for: a lost watchdog, a machine that slept
-
-
-@dataclass(frozen=True, slots=True)
-class SweepEnd:
-    """Why a sweep is over. `state` is complete, stopped or cut_off, as `status` shows it."""
-
-    exit_code: Exit
-    state: str
-    reason: str
 
 
 class StopSweep(Exception):
@@ -103,14 +90,7 @@ class Sweep:
         abandoned = end_abandoned()
         if abandoned:
             log.warning("strays.ended", processes=abandoned, of="sweeps that were killed")
-        self._ledger.append(
-            "sweep.started",
-            schema=SCHEMA,
-            plan_digest=plan_digest(self._plan),
-            boot_id=self._host.boot_id,
-            pid=os.getpid(),
-            host=self._host.to_json(),
-        )
+        begin(self._ledger, self._plan, self._host)
         log.info("sweep.started", run=str(self._run.path), cells=len(self._cells))
         try:
             self._settle_what_was_cut_off()
@@ -121,8 +101,7 @@ class Sweep:
             end = SweepEnd(Exit.HOST, "stopped", str(error))
         finally:
             self._measuring.close()
-        with contextlib.suppress(LedgerUnwritable):  # then the journal ends as after a crash, which resume knows
-            self._ledger.append("sweep.ended", state=end.state, exit_code=int(end.exit_code), reason=end.reason)
+        conclude(self._ledger, end)
         log.info("sweep.ended", state=end.state, reason=end.reason)
         return end
 
@@ -148,7 +127,7 @@ class Sweep:
                     self._pause(cell)
                 self._check_sentinel(due=due)
             left = self._left()
-        return self._completed()
+        return completed_end(self._cells, self._history)
 
     def _bring_models(self) -> None:
         """Downloads what is missing before the first cell, so that no download runs beside a measurement.
@@ -174,13 +153,6 @@ class Sweep:
     def _left(self) -> tuple[Cell, ...]:
         left = schedule.left_to_do(self._cells, self._history, self._retries)
         return schedule.in_turn(left, self._history) if self._plan.interleave else left
-
-    def _completed(self) -> SweepEnd:
-        last = [self._history.counting(cell.cell_id)[-1] for cell in self._cells]
-        broken = sum(record.verdict in (Verdict.CRASHED, Verdict.FAILED) for record in last)
-        if broken:
-            return SweepEnd(Exit.CELLS_FAILED, "complete", f"{broken} of {len(last)} cells crashed or failed")
-        return SweepEnd(Exit.COMPLETE, "complete", f"{count_of(len(last), 'cell')} answered")
 
     def _is_stop_wanted(self) -> bool:
         return self._interrupts.wanted or self._deadline.has_passed()

@@ -57,23 +57,38 @@ class Column:
         return f"{self.name} {self.unit}".strip()
 
 
-def columns(rows: Sequence[CellRow], without: frozenset[str] = frozenset()) -> list[Column]:
-    """All columns that are not left out. Without `cause` the verdict stands alone, with its mark."""
-    verdict = short_verdict if "cause" in without else verdict_text if "evidence" in without else full_verdict
-    every = (
+class Columns:
+    """The columns of a table; each is laid out once, however often another choice of them is tried."""
+
+    def __init__(self, rows: Sequence[CellRow]) -> None:
+        self._rows = rows
+        self._plain = _plain_columns(rows)
+        self._verdicts: dict[Callable[[CellRow], str], Column] = {}
+
+    def without(self, keys: frozenset[str] = frozenset()) -> list[Column]:
+        """All columns that are not left out. Without `cause` the verdict stands alone, with its mark."""
+        verdict = short_verdict if "cause" in keys else verdict_text if "evidence" in keys else full_verdict
+        if verdict not in self._verdicts:
+            self._verdicts[verdict] = _words("verdict", "verdict", self._rows, verdict)
+        every = (*self._plain, self._verdicts[verdict])
+        return [column for column in every if column.key not in keys]
+
+
+def _plain_columns(rows: Sequence[CellRow]) -> tuple[Column, ...]:
+    """All but the verdict, which there is in three lengths."""
+    records = [row.closed for row in rows]
+    return (
         _words("cell", "cell", rows, lambda row: printable(point(row))),
-        _numbers("tps", "total", "tok/s", rows, lambda r: r.metrics.generation_tps),
-        _numbers("stream", "stream", "tok/s", rows, lambda r: r.metrics.generation_tps_per_stream),
-        _numbers("tpot", "TPOT", "ms", rows, lambda r: r.metrics.tpot_ms),
-        _numbers("ttft", "TTFT", "s", rows, lambda r: r.metrics.ttft_s),
-        _numbers("noise", "IQR/med", "%", rows, lambda r: _percent(r.metrics.robust_cv), decimals=1),
-        _numbers("peak", "peak", "GB", rows, peak_gb, mark=lambda r: "*" if shows_footprint(r) else ""),
-        _numbers("share", "of mem", "%", rows, peak_share, decimals=1),
+        _numbers("tps", "total", "tok/s", records, lambda r: r.metrics.generation_tps),
+        _numbers("stream", "stream", "tok/s", records, lambda r: r.metrics.generation_tps_per_stream),
+        _numbers("tpot", "TPOT", "ms", records, lambda r: r.metrics.tpot_ms),
+        _numbers("ttft", "TTFT", "s", records, lambda r: r.metrics.ttft_s),
+        _numbers("noise", "IQR/med", "%", records, lambda r: _percent(r.metrics.robust_cv), decimals=1),
+        _numbers("peak", "peak", "GB", records, peak_gb, mark=lambda r: "*" if shows_footprint(r) else ""),
+        _numbers("share", "of mem", "%", records, peak_share, decimals=1),
         _words("phase", "peak", rows, _peak_phase, unit="in"),
-        _numbers("swap", "swap", "GB", rows, _swap_gb, decimals=2, signed=True),
-        _words("verdict", "verdict", rows, verdict),
+        _numbers("swap", "swap", "GB", records, _swap_gb, decimals=2, signed=True),
     )
-    return [column for column in every if column.key not in without]
 
 
 def point(row: CellRow) -> str:
@@ -181,7 +196,7 @@ def _numbers(
     key: str,
     name: str,
     unit: str,
-    rows: Sequence[CellRow],
+    records: Sequence[CellRecord | None],
     reading: Callable[[CellRecord], float | None],
     *,
     decimals: int | None = None,
@@ -189,11 +204,11 @@ def _numbers(
     mark: Callable[[CellRecord], str] | None = None,
 ) -> Column:
     """A column of numbers with one count of decimals, so that they stand under each other."""
-    values = [reading(row.closed) if row.closed else None for row in rows]
+    values = [None if record is None else reading(record) for record in records]
     places = _decimals(values) if decimals is None else decimals
     texts = [MISSING if v is None else _number(v, places, signed) for v in values]
     if mark is not None:
-        marks = [mark(row.closed) if row.closed else "" for row in rows]
+        marks = ["" if record is None else mark(record) for record in records]
         gap = " " if any(marks) else ""
         texts = [f"{text}{m or gap}" for text, m in zip(texts, marks, strict=True)]
     return _column(key, name, unit, texts, right=True)

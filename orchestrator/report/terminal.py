@@ -18,23 +18,24 @@ from orchestrator.report.columns import (
     DROP_ORDER,
     STYLES,
     Column,
-    columns,
+    Columns,
     evidence_text,
     is_invalid,
     shows_footprint,
     verdict_text,
 )
+from orchestrator.report.row_lines import RowLines, table_line, table_width
 from orchestrator.report.rows import CellRow, count_by_verdict, is_wall
 from orchestrator.streams import fall_silent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import ConsoleOptions, RenderResult
 
     from orchestrator.records import CellRecord
+    from orchestrator.report.row_lines import RowLine
 
-_GAP = "  "
 _PIPE_WIDTH = 200
 _TROUBLE = (Verdict.CRASHED, Verdict.FAILED, Verdict.TIMED_OUT, Verdict.HOST_DIED)
 _NAMED_CELLS = 3
@@ -54,11 +55,14 @@ class ResultTable:
             yield Text("no cells")
             return
         width = options.max_width
-        without = _what_to_leave_out(self._rows, width)
-        kept = columns(self._rows, without)
-        left_out = [c.title for c in columns(self._rows) if c.key in without]
-        blocks = (
-            *(_table(self._rows, variant, kept, options.ascii_only) for variant in self._variants),
+        every = Columns(self._rows)
+        without = _what_to_leave_out(every, width)
+        kept = every.without(without)
+        left_out = [c.title for c in every.without() if c.key in without]
+        rows = RowLines(console, width, kept)
+        of_variant = self._numbers_by_variant()
+        blocks: tuple[Iterable[Text | RowLine], ...] = (
+            *(self._table(variant, of_variant[variant], kept, rows, options.ascii_only) for variant in self._variants),
             (*_notes(self._rows, without), *_legend(self._rows, left_out)),
             _troubles(self._rows),
             _findings(self._rows, self._variants),
@@ -69,7 +73,30 @@ class ResultTable:
             if number and lines:
                 yield Text()
             for line in lines:
-                yield from _fitted(line, width, options.ascii_only)
+                yield from _fitted(line, width, options.ascii_only) if isinstance(line, Text) else line
+
+    def _numbers_by_variant(self) -> dict[str | None, list[int]]:
+        numbers: dict[str | None, list[int]] = {}
+        for number, row in enumerate(self._rows):
+            numbers.setdefault(row.cell.variant, []).append(number)
+        return numbers
+
+    def _table(
+        self, variant: str | None, numbers: Sequence[int], kept: Sequence[Column], rows: RowLines, ascii_only: bool
+    ) -> Iterator[Text | RowLine]:
+        """One variant's lines. The columns are those of all variants, so that their tables stand in line."""
+        if variant is not None:
+            yield Text(f"variant {printable(variant)}", style="bold", no_wrap=True)
+        for words in ([column.name for column in kept], [column.unit for column in kept]):
+            yield table_line(kept, words, ["bold"] * len(kept))
+        yield Text(("-" if ascii_only else "\u2500") * table_width(kept), style="dim", no_wrap=True)
+        context = None
+        for number in numbers:
+            row = self._rows[number]
+            if context not in {None, row.cell.context}:
+                yield Text()
+            context = row.cell.context
+            yield rows.line(number, row)
 
 
 def result_table(rows: Sequence[CellRow], *, elapsed_s: float | None = None) -> ResultTable:
@@ -93,11 +120,11 @@ class _ResultConsole(Console):
         fall_silent(self.file)
 
 
-def _what_to_leave_out(rows: Sequence[CellRow], width: int) -> frozenset[str]:
+def _what_to_leave_out(every: Columns, width: int) -> frozenset[str]:
     """As little as makes the table fit: in DROP_ORDER until it does, and then back what still has room."""
 
     def fits(without: set[str]) -> bool:
-        return _width(columns(rows, frozenset(without))) <= width
+        return table_width(every.without(frozenset(without))) <= width
 
     dropped: list[str] = []
     while not fits(set(dropped)) and len(dropped) < len(DROP_ORDER):
@@ -109,36 +136,6 @@ def _what_to_leave_out(rows: Sequence[CellRow], width: int) -> frozenset[str]:
         if fits(without - {key}):
             without.remove(key)
     return frozenset(without)
-
-
-def _table(rows: Sequence[CellRow], variant: str | None, kept: Sequence[Column], ascii_only: bool) -> Iterator[Text]:
-    """One variant's lines. The columns are those of all variants, so that their tables stand in line."""
-    if variant is not None:
-        yield Text(f"variant {printable(variant)}", style="bold", no_wrap=True)
-    yield _line(kept, [column.name for column in kept], ["bold"] * len(kept))
-    yield _line(kept, [column.unit for column in kept], ["bold"] * len(kept))
-    yield Text(("-" if ascii_only else "\u2500") * _width(kept), style="dim", no_wrap=True)
-    context = None
-    for number, row in enumerate(rows):
-        if row.cell.variant != variant:
-            continue
-        if context not in {None, row.cell.context}:
-            yield Text()
-        context = row.cell.context
-        yield _line(kept, [column.texts[number] for column in kept], [_style(column, row) for column in kept])
-
-
-def _line(kept: Sequence[Column], texts: Sequence[str], styles: Sequence[str]) -> Text:
-    line = Text(no_wrap=True)
-    for column, text, style in zip(kept, texts, styles, strict=True):
-        padded = text.rjust(column.width) if column.right else text.ljust(column.width)
-        line.append(padded + _GAP, style=style)
-    line.rstrip()
-    return line
-
-
-def _width(kept: Sequence[Column]) -> int:
-    return sum(column.width for column in kept) + len(_GAP) * (len(kept) - 1)
 
 
 def _fitted(line: Text, width: int, ascii_only: bool) -> Iterator[Text]:
@@ -153,16 +150,6 @@ def _fitted(line: Text, width: int, ascii_only: bool) -> Iterator[Text]:
         return
     for part in textwrap.wrap(plain, max(width, 20), subsequent_indent="  ", break_on_hyphens=False) or [""]:
         yield Text(part, style=line.style, no_wrap=True, overflow="crop")
-
-
-def _style(column: Column, row: CellRow) -> str:
-    record = row.closed
-    if column.key == "verdict":
-        return "bold" if row.running else "yellow" if record and is_invalid(record) else STYLES[row.verdict]
-    if column.key == "cell":
-        return ""
-    # The figures of a broken cell are those of the reps that were finished: shown, and shown as lesser.
-    return "" if record and record.verdict is Verdict.COMPLETED and not is_invalid(record) else "dim"
 
 
 def _notes(rows: Sequence[CellRow], without: frozenset[str]) -> Iterator[Text]:
@@ -208,12 +195,13 @@ def _troubles(rows: Sequence[CellRow]) -> Iterator[Text]:
 
 
 def _findings(rows: Sequence[CellRow], variants: Sequence[str | None]) -> Iterator[Text]:
-    """Best cell and wall of each context."""
-    for variant in variants:
-        contexts = sorted({row.cell.context for row in rows if row.cell.variant == variant})
-        for context in contexts:
-            of_context = [r for r in rows if r.cell.variant == variant and r.cell.context == context]
-            name = "" if variant is None else f"{printable(variant)}, "
+    """Best cell and wall of each context; `rows` go by context."""
+    grouped: dict[str | None, dict[int, list[CellRow]]] = {variant: {} for variant in variants}
+    for row in rows:
+        grouped[row.cell.variant].setdefault(row.cell.context, []).append(row)
+    for variant, contexts in grouped.items():
+        name = "" if variant is None else f"{printable(variant)}, "
+        for context, of_context in contexts.items():
             yield Text(f"{name}at {context:,} tokens: {'; '.join(_finding(of_context))}")
 
 

@@ -1,0 +1,87 @@
+"""Owns the overview of a run: a row per cell, the state, and the printing of both, as a table or as a document.
+
+Does not lay out anything (report/) and changes nothing: `status` reads files only, at any time.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from orchestrator import run_directory, schedule
+from orchestrator.collector import collector_paused
+from orchestrator.ledger import elapsed, replay, utc_now
+from orchestrator.plan import load_plan
+from orchestrator.quantities import printable
+from orchestrator.records import CellRecord, Verdict
+from orchestrator.report.rows import CellRow
+from orchestrator.report.status_json import status_parts
+from orchestrator.run_lock import is_held
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orchestrator.cells import Cell
+    from orchestrator.history import History
+    from orchestrator.plan import Plan
+    from orchestrator.run_directory import RunDirectory
+
+
+def show_status(text: str, output_dir: Path, *, as_json: bool) -> None:
+    """Prints the table or the document of a run.
+
+    Raises:
+        LedgerError: there is no such run, or its journal cannot be read.
+        PlanError: its frozen plan cannot be read.
+    """
+    run = run_directory.find(text, output_dir)
+    plan = load_plan(run.plan_path, frozen=True)
+    history = replay(run.path / run_directory.JOURNAL)
+    running = is_held(run.path)
+    with collector_paused():
+        rows = cell_rows(plan, history, running=running)
+        state = _state(plan, history, running=running)
+        if as_json:
+            elapsed_s = elapsed(history.started_at, utc_now() if running else history.last_at)
+            parts = status_parts(str(run.path), state, rows, elapsed_s=elapsed_s, sentinels=history.sentinels)
+            sys.stdout.writelines(parts)
+            print()
+        else:
+            print_table(run, state, rows)
+
+
+def cell_rows(plan: Plan, history: History, *, running: bool) -> list[CellRow]:
+    """A row per cell of the plan, in its order; `running` says that a sweep holds the run."""
+    return [_row(cell, history, running=running) for cell in plan.cells()]
+
+
+def _row(cell: Cell, history: History, *, running: bool) -> CellRow:
+    cell_id = cell.cell_id
+    counting = history.counting(cell_id)
+    record: CellRecord | None = counting[-1] if counting else None
+    if record is not None and (record.verdict is Verdict.INTERRUPTED or record.partial):
+        record = None  # it runs again: still open
+    return CellRow(
+        cell=cell,
+        record=record,
+        attempts=history.attempts.get(cell_id, 0),
+        running=running and cell_id in history.open,
+    )
+
+
+def print_table(run: RunDirectory, state: str, rows: list[CellRow]) -> None:
+    """Prints the table of a run to stdout."""
+    from orchestrator.report.terminal import result_console, result_table  # rich, of no use to a document
+
+    console = result_console(sys.stdout)
+    console.print(f"{printable(str(run.path))}: {state}\n", soft_wrap=True)
+    console.print(result_table(rows), crop=False)  # its lines fit, and looking at each of them once more takes time
+
+
+def _state(plan: Plan, history: History, *, running: bool) -> str:
+    if running:
+        return "running"
+    retries = schedule.Retries(plan.retries.crashed, plan.retries.failed)
+    if not schedule.left_to_do(plan.cells(), history, retries):
+        return "complete"
+    return "stopped" if history.ended_state is not None else "cut_off"
