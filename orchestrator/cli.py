@@ -184,6 +184,26 @@ def replay(run_name: str, output_dir: Path, watchdog_file: Path | None, cell_glo
 
 
 @main.command()
+@click.argument("run_name", metavar="RUN")
+@_output_dir
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["llama-bench"]),
+    default="llama-bench",
+    show_default=True,
+    help="llama-bench: the columns of llama.cpp's llama-batched-bench.",
+)
+@click.option("--json", "as_json", is_flag=True, help="A JSON line per cell, as its --output-format jsonl.")
+@click.option("--with-invalid", is_flag=True, help="Also cells that were measured but are not valid.")
+def export(run_name: str, output_dir: Path, form: str, as_json: bool, with_invalid: bool) -> None:  # noqa: ARG001 - one so far
+    """Prints RUN's completed cells in the form that another program reads."""
+    from orchestrator.export import show_export  # heavy, and of no use to --help
+
+    _out(lambda: show_export(run_name, output_dir, as_json=as_json, with_invalid=with_invalid))
+
+
+@main.command()
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def doctor(as_json: bool) -> None:
     """Looks for what would spoil a sweep on this machine: readings, the kernel's backstops, the watchdog."""

@@ -82,10 +82,22 @@ class LiveShow:
             self._done += 1
 
     def _open(self) -> tuple[Cell, ...]:
-        """The cells without an answer; looked up once per cell, since the screen asks four times a second."""
+        """The cells without an answer; looked up once per cell, since the screen asks four times a second.
+
+        One whose repetitions are taken in turn is there as often as they are left, at least.
+        """
         if self._left is None:
-            self._left = schedule.left_to_do(self._cells, self._history, self._retries)
+            left = schedule.left_to_do(self._cells, self._history, self._retries)
+            if self._plan.interleave:
+                left = tuple(
+                    cell for cell in schedule.in_turn(left, self._history) for _ in range(self._turns_left(cell))
+                )
+            self._left = left
         return self._left
+
+    def _turns_left(self, cell: Cell) -> int:
+        done = sum(record.partial for record in self._history.counting(cell.cell_id))
+        return max(1, self._plan.settings(cell.variant).repeats.least - done)
 
     def _eta_s(self, settings: Settings, glimpse: Glimpse) -> float | None:
         took = [

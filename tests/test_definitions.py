@@ -29,7 +29,7 @@ def test_uneven_steps_add_up_to_the_window() -> None:
 
 
 def test_mlx_lm_counts_the_first_token_too() -> None:
-    # batch_generate: B * G tokens over the time in its decode calls, the first of which waits 0.1 s for the first tokens
+    # batch_generate: B * G tokens over the time in its decode calls; the first waits 0.1 s for the first tokens
     assert definitions.generation_tps_mlxlm(TRACE, 4, "batched") == pytest.approx(4 * 4 / (0.3 + 0.1))
     # stream_generate, which mlx_lm.benchmark takes for one row: G tokens over the time since the first
     alone = rep(step_s=0.1, batch=1, steps=3, chunk_s=[1.0, 0.9])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from sweeps import desk
+from sweeps import desk, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,14 +43,29 @@ def test_a_wall_ends_a_cell_s_turns_and_those_it_speaks_for(tmp_path: Path) -> N
         assert len(wall["rep_tps"]) == 1  # what its first turn measured is kept
 
 
-def test_it_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
+def test_a_crash_in_a_turn_can_be_tried_again(tmp_path: Path) -> None:
     with desk(tmp_path) as at:
-        # The second turn of the second cell ends the sweep for good: its model is not to blame, the retry is not given.
         at.run(at.plan(interleave=True, reps=2, faults={"c00064-b002#2": "segfault"}), "--plain")
-        assert at.verdicts()["c00064-b002"] == ("crashed", "SIGSEGV")
+        assert at.verdicts()["c00064-b002"] == ("crashed", "sigsegv")
         again = at.resume("night", "--retry", "crashed")
         assert again.returncode == 0, again.stderr
         assert {verdict for verdict, _ in at.verdicts().values()} == {"completed"}
+
+
+def test_a_sweep_that_was_killed_keeps_its_turns(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        sweep = at.start("run", at.plan(interleave=True, reps=3), "-o", at.runs, "--plain")
+        journal = at.runs / "night/journal.jsonl"
+        wait_until(lambda: journal.exists() and journal.read_bytes().count(b'"cell.ended"') >= 4)
+        sweep.kill()
+        sweep.communicate()
+        wait_until(lambda: not at.left_behind())
+        assert {cell["verdict"] for cell in at.status()["cells"]} == {None}
+        again = at.resume("night")
+        assert again.returncode == 0, again.stderr
+        cells = at.status()["cells"]
+        assert [len(cell["rep_tps"]) for cell in cells] == [3, 3, 3]
+        assert sum(cell["attempts"] for cell in cells) <= 10  # nine, and the one that was cut off
 
 
 def test_repetitions_go_on_until_they_agree(tmp_path: Path) -> None:

@@ -58,7 +58,10 @@ def status_parts(
     sentinels: Sequence[SentinelMark] = (),
 ) -> Iterator[str]:
     """The text of the document in parts, indented by one: a cell at a time, so that no large one is ever held whole."""
-    head = {**status_document(run, state, [], elapsed_s=elapsed_s, sentinels=sentinels), "counts": count_by_verdict(rows)}
+    head = {
+        **status_document(run, state, [], elapsed_s=elapsed_s, sentinels=sentinels),
+        "counts": count_by_verdict(rows),
+    }
     text = json_text(head, _INDENT)
     if not rows:
         yield text
