@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from orchestrator import __version__
+from orchestrator.collector import collector_paused
 from orchestrator.errors import Exit, WallfinderError
 from orchestrator.streams import give_out, provide_streams
 
@@ -147,10 +148,11 @@ def plan(plan_file: Path | None, schema: bool, as_json: bool) -> None:
         return
     if plan_file is None:
         raise click.UsageError("give a PLAN, or --schema")
-    from orchestrator.dry_run import dry_run  # heavy, and of no use to --help
+    with collector_paused():
+        from orchestrator.dry_run import dry_run  # heavy, and of no use to --help
 
-    text = dry_run(plan_file, as_json=as_json)
-    _out(lambda: print(text))
+        text = dry_run(plan_file, as_json=as_json)
+        _out(lambda: print(text))
 
 
 @main.command()
@@ -159,9 +161,10 @@ def plan(plan_file: Path | None, schema: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def status(run_name: str, output_dir: Path, as_json: bool) -> None:
     """Prints the table of RUN, at any time, also while it runs."""
-    from orchestrator.overview import show_status  # heavy, and of no use to --help
+    with collector_paused():
+        from orchestrator.overview import show_status  # heavy, and of no use to --help
 
-    _out(lambda: show_status(run_name, output_dir, as_json=as_json))
+        _out(lambda: show_status(run_name, output_dir, as_json=as_json))
 
 
 @main.command()

@@ -9,7 +9,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from orchestrator import run_directory, schedule
-from orchestrator.collector import collector_paused
 from orchestrator.ledger import elapsed, replay, utc_now
 from orchestrator.plan import load_plan
 from orchestrator.quantities import printable
@@ -38,15 +37,14 @@ def show_status(text: str, output_dir: Path, *, as_json: bool) -> None:
     plan = load_plan(run.plan_path, frozen=True)
     history = replay(run.path / run_directory.JOURNAL)
     running = is_held(run.path)
-    with collector_paused():
-        rows = cell_rows(plan, history, running=running)
-        state = _state(plan, history, running=running)
-        if as_json:
-            elapsed_s = elapsed(history.started_at, utc_now() if running else history.last_at)
-            sys.stdout.writelines(status_parts(str(run.path), state, rows, elapsed_s=elapsed_s))
-            print()
-        else:
-            print_table(run, state, rows)
+    rows = cell_rows(plan, history, running=running)
+    state = _state(plan, history, running=running)
+    if as_json:
+        elapsed_s = elapsed(history.started_at, utc_now() if running else history.last_at)
+        sys.stdout.writelines(status_parts(str(run.path), state, rows, elapsed_s=elapsed_s))
+        print()
+    else:
+        print_table(run, state, rows)
 
 
 def cell_rows(plan: Plan, history: History, *, running: bool) -> list[CellRow]:
