@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from orchestrator import __version__
+from orchestrator.collector import collector_paused
 from orchestrator.errors import Exit, WallfinderError
 from orchestrator.streams import give_out, provide_streams
 
@@ -79,6 +80,11 @@ def _sweep_options(command: Callable[..., None]) -> Callable[..., None]:
             help="Exit 1 also where a cell hit the wall, timed out, or was measured but is not valid.",
         ),
         click.option("--plain", is_flag=True, help="Plain lines in place of the live screen."),
+        click.option(
+            "--other-host",
+            is_flag=True,
+            help="Go on although the machine, mlx or mlx-lm is another than when the run began.",
+        ),
     ):
         command = option(command)
     return command
@@ -109,12 +115,14 @@ def run(
     reps: int | None,
     fail_on: tuple[str, ...],
     plain: bool,
+    other_host: bool,
 ) -> NoReturn:
     """Runs PLAN cell by cell into a run directory; the same plan and name again goes on where it was cut off."""
     from orchestrator.commands import plan_from_command_line, run_plan  # heavy, and of no use to --help
 
     plan = plan_from_command_line(plan_file, name, model, batches, contexts, gen_tokens, reps)
-    sys.exit(run_plan(plan, output_dir, extend=extend, fail_on=frozenset(fail_on), plain=plain))
+    failing = frozenset(fail_on)
+    sys.exit(run_plan(plan, output_dir, extend=extend, fail_on=failing, plain=plain, other_host=other_host))
 
 
 @main.command()
@@ -127,11 +135,19 @@ def run(
     help="Run cells again that ended so.",
 )
 @_sweep_options
-def resume(run_name: str, output_dir: Path, retry: tuple[str, ...], fail_on: tuple[str, ...], plain: bool) -> NoReturn:
+def resume(
+    run_name: str,
+    output_dir: Path,
+    retry: tuple[str, ...],
+    fail_on: tuple[str, ...],
+    plain: bool,
+    other_host: bool,
+) -> NoReturn:
     """Does exactly what is left of RUN, a run directory."""
     from orchestrator.commands import resume_run  # heavy, and of no use to --help
 
-    sys.exit(resume_run(run_name, output_dir, retry=frozenset(retry), fail_on=frozenset(fail_on), plain=plain))
+    again, failing = frozenset(retry), frozenset(fail_on)
+    sys.exit(resume_run(run_name, output_dir, retry=again, fail_on=failing, plain=plain, other_host=other_host))
 
 
 @main.command()
@@ -147,10 +163,11 @@ def plan(plan_file: Path | None, schema: bool, as_json: bool) -> None:
         return
     if plan_file is None:
         raise click.UsageError("give a PLAN, or --schema")
-    from orchestrator.dry_run import dry_run  # heavy, and of no use to --help
+    with collector_paused():
+        from orchestrator.dry_run import dry_run  # heavy, and of no use to --help
 
-    text = dry_run(plan_file, as_json=as_json)
-    _out(lambda: print(text))
+        text = dry_run(plan_file, as_json=as_json)
+        _out(lambda: print(text))
 
 
 @main.command()
@@ -159,9 +176,10 @@ def plan(plan_file: Path | None, schema: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def status(run_name: str, output_dir: Path, as_json: bool) -> None:
     """Prints the table of RUN, at any time, also while it runs."""
-    from orchestrator.overview import show_status  # heavy, and of no use to --help
+    with collector_paused():
+        from orchestrator.overview import show_status  # heavy, and of no use to --help
 
-    _out(lambda: show_status(run_name, output_dir, as_json=as_json))
+        _out(lambda: show_status(run_name, output_dir, as_json=as_json))
 
 
 @main.command()

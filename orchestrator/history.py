@@ -39,7 +39,8 @@ class History:
     `records` holds the ended attempts of each cell; those before a `cell.reopened` stay on file but count as
     history only (`reopened` is how many of them). `open` is the attempt that was started and not ended.
     `reference` is the sentinel's cell as it was first measured, `unguarded` the cells completed since it was last
-    measured, and `drifted` says that it then was not what it had been. `host` is the machine of the first sweep.
+    measured, and `drifted` says that it then was not what it had been. `host` is the machine of the
+    first sweep, or that which was accepted in its place, `host_changes` what then was another.
     """
 
     records: dict[str, list[CellRecord]] = field(default_factory=dict)
@@ -59,6 +60,7 @@ class History:
     unguarded: list[str] = field(default_factory=list)
     drifted: bool = False
     host: dict[str, Any] = field(default_factory=dict)
+    host_changes: list[str] = field(default_factory=list)
 
     def counting(self, cell_id: str) -> list[CellRecord]:
         """The ended attempts of a cell that still count, oldest first."""
@@ -97,6 +99,9 @@ class History:
                 self.models[str(body["source"])] = body
             case "host.contaminated":
                 self.contaminated = True
+            case "host.changed":
+                self.host_changes += [str(change) for change in body["changes"]]
+                self.host = dict(body["host"])
             case "sentinel.ended":
                 self._take_sentinel(body)
             case _:

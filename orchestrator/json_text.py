@@ -8,39 +8,51 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NESTED = frozenset({dict, list, tuple})
 
 
 def json_text(value: Any, indent: int, *, depth: int = 0, allow_nan: bool = True) -> str:
-    """What `json.dumps(value, indent=indent)` gives, for a value that stands `depth` levels deep; keys are text.
+    """What `json.dumps(value, indent=indent)` gives, for a value that stands `depth` levels deep.
+
+    Of plain dicts with text for keys, lists and tuples.
 
     Raises:
         ValueError: a number is not finite, and that is not allowed.
     """
-    if not value or not isinstance(value, (dict, list, tuple)):
+    if not value or type(value) not in _NESTED:
         return json.dumps(value, allow_nan=allow_nan)
-    line = "\n" + " " * (indent * (depth + 1))
-    end = "\n" + " " * (indent * depth)
-    if not isinstance(value, dict):
-        if any(_is_nested(item) for item in value):
+    encode, line, end = _layout(indent, depth, allow_nan)
+    if type(value) is not dict:
+        if any(type(item) in _NESTED and item for item in value):
             inner = [json_text(item, indent, depth=depth + 1, allow_nan=allow_nan) for item in value]
             return f"[{line}{f',{line}'.join(inner)}{end}]"
-        return f"[{line}{_encoder(line, allow_nan).encode(value)[1:-1]}{end}]"
-    nested = {key: inner for key, inner in value.items() if _is_nested(inner)}
-    text = line + _encoder(line, allow_nan).encode({**value, **dict.fromkeys(nested)})[1:-1]
+        return f"[{line}{encode(value)[1:-1]}{end}]"
+    nested = [key for key, inner in value.items() if type(inner) in _NESTED and inner]
+    if not nested:
+        return f"{{{line}{encode(value)[1:-1]}{end}}}"
+    text = line + encode({**value, **dict.fromkeys(nested)})[1:-1]
     parts, start = ["{"], 0
-    for key, inner in nested.items():  # each takes the place of a null; no line ends within an encoded text
-        slot = f"{line}{json.dumps(key)}: "
+    for key in nested:  # each takes the place of a null; no line ends within an encoded text
+        slot = _slot(line, key)
         at = text.index(f"{slot}null", start) + len(slot)
-        parts += (text[start:at], json_text(inner, indent, depth=depth + 1, allow_nan=allow_nan))
+        parts += (text[start:at], json_text(value[key], indent, depth=depth + 1, allow_nan=allow_nan))
         start = at + len("null")
     return "".join((*parts, text[start:], end, "}"))
 
 
-def _is_nested(value: Any) -> bool:
-    return bool(value) and isinstance(value, (dict, list, tuple))
-
-
 @functools.cache
-def _encoder(line: str, allow_nan: bool) -> json.JSONEncoder:
-    return json.JSONEncoder(separators=(f",{line}", ": "), allow_nan=allow_nan)
+def _layout(indent: int, depth: int, allow_nan: bool) -> tuple[Callable[[Any], str], str, str]:
+    """An encoder that ends a line at each separator, the start of a line at this depth, and that of the last one."""
+    line = "\n" + " " * (indent * (depth + 1))
+    encoder = json.JSONEncoder(separators=(f",{line}", ": "), allow_nan=allow_nan)
+    return encoder.encode, line, "\n" + " " * (indent * depth)
+
+
+@functools.lru_cache(maxsize=256)
+def _slot(line: str, key: str) -> str:
+    return f"{line}{json.dumps(key)}: "

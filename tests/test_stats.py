@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ def test_the_interval_of_the_median_is_the_bootstrap_s(values: list[float], seed
     ).confidence_interval
     # The resampled medians are order statistics or means of two: an end may fall on either side of a step between them.
     ordered = sorted(values)
-    step = max((b - a for a, b in zip(ordered, ordered[1:], strict=False)), default=0.0)
+    step = max((b - a for a, b in pairwise(ordered)), default=0.0)
     assert ours.low == pytest.approx(theirs.low, abs=step + 1e-9)
     assert ours.high == pytest.approx(theirs.high, abs=step + 1e-9)
     assert min(values) <= ours.low <= stats.median(values) <= ours.high <= max(values)

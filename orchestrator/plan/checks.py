@@ -98,12 +98,19 @@ def _exclusions(draft: Drafted) -> Iterator[Complaint]:
 
 def _unmatched_faults(draft: Drafted) -> Iterator[Complaint]:
     cells = grid(draft.variants, draft.file.contexts, draft.file.batches, draft.file.exclude)
+    every: list[str] | None = None  # of the plan's own faults, which every variant without its own has
     for path, settings, own in _scopes(draft):
         where = path if path and "faults" in own else ()
-        names = [cell.cell_id for cell in cells if where == () or cell.variant == getattr(settings, "name", None)]
-        for glob in settings.faults if not draft.unread(*where, "faults") else ():
-            # `#N` behind a glob means the N-th attempt (schedule.fault_for)
-            if not any(fnmatch.fnmatchcase(name, glob.partition("#")[0]) for name in names):
+        if not settings.faults or draft.unread(*where, "faults"):
+            continue
+        if where:
+            names = [cell.cell_id for cell in cells if cell.variant == getattr(settings, "name", None)]
+        else:
+            names = every = [cell.cell_id for cell in cells] if every is None else every
+        known = frozenset(names)
+        for glob in settings.faults:
+            pattern = glob.partition("#")[0]  # `#N` behind a glob means the N-th attempt (schedule.fault_for)
+            if pattern not in known and not any(fnmatch.fnmatchcase(name, pattern) for name in names):
                 example = names[0] if names else "c00064-b001"
                 yield (
                     (*where, "faults", glob),

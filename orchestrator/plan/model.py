@@ -5,6 +5,7 @@ may differ by variant, `SweepKeys` what belongs to the whole sweep; `PlanFile` i
 resolved. Attributes that hold seconds are named `*_s` where the key, which has its unit in its value, is not.
 """
 
+import functools
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -35,6 +36,8 @@ from orchestrator.plan.types import (
     whole,
 )
 from worker.repeats import Repeats
+
+_Rule: TypeAlias = tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]  # variants, contexts, batches to leave out
 
 MAX_CELLS = 100_000
 MAX_BATCH = 65_536
@@ -301,10 +304,17 @@ def grid(
     exclude: tuple[Exclude, ...],
 ) -> tuple[Cell, ...]:
     """The cells of the axes in the order written, without those that an entry of `exclude` covers."""
-    names: list[str | None] = [variant.name for variant in variants] or [None]
+    names = tuple(variant.name for variant in variants) or (None,)
+    return _grid(names, contexts, batches, tuple((rule.variants, rule.contexts, rule.batches) for rule in exclude))
+
+
+@functools.lru_cache(maxsize=2)  # every part of a command asks for the cells of the one plan that it is about
+def _grid(
+    names: tuple[str | None, ...], contexts: tuple[int, ...], batches: tuple[int, ...], rules: tuple[_Rule, ...]
+) -> tuple[Cell, ...]:
     # By row of the grid: a thousand rules over a hundred thousand cells are then still quick.
     left_out: dict[tuple[str | None, int], set[int]] = {}
-    for rule in dict.fromkeys((rule.variants, rule.contexts, rule.batches) for rule in exclude):
+    for rule in dict.fromkeys(rules):
         for name in rule[0] or names:
             for context in rule[1] or contexts:
                 left_out.setdefault((name, context), set()).update(rule[2] or batches)
@@ -313,6 +323,7 @@ def grid(
         Cell(name, context, batch)
         for name in names
         for context in contexts
+        for left in (left_out.get((name, context), nothing),)
         for batch in batches
-        if batch not in left_out.get((name, context), nothing)
+        if batch not in left
     )

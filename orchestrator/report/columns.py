@@ -177,8 +177,11 @@ def _percent(share: float | None) -> float | None:
 
 
 def _peak_phase(row: CellRow) -> str:
-    phase = row.closed.metrics.peak_phase if row.closed else None
-    return printable(phase) if phase else MISSING
+    metrics = row.closed.metrics if row.closed else None
+    if metrics is None or metrics.peak_phase is None:
+        return MISSING
+    parts = (metrics.peak_phase, metrics.peak_term)
+    return printable(": ".join(part for part in parts if part))
 
 
 def _words(
