@@ -139,7 +139,7 @@ def _doubts(outcome: Outcome, around: Around) -> tuple[str, ...]:
         "host_contaminated": around.contaminated,
         "drifted": around.drifted,
     }
-    found = around.conditions.reasons(_measured_s(outcome)) if around.conditions else ()
+    found = around.conditions.reasons() if around.conditions else ()
     return (*(name for name, applies in checks.items() if applies), *found)
 
 
