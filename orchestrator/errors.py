@@ -69,3 +69,7 @@ class HostUnfit(WallfinderError):
     """The host does not permit what the plan asks, or must not be used any further."""
 
     exit_code = Exit.HOST
+
+
+class ModelChanged(HostUnfit):
+    """A model's files are not those that the run began with."""

@@ -5,6 +5,7 @@ Does not watch anything (the watchdog does) and never imports MLX: versions come
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ctypes.util
 import importlib.metadata
@@ -189,11 +190,12 @@ def large_processes(over_bytes: int) -> list[str]:
     """
     own = {os.getpid(), os.getppid()}
     held: dict[str, int] = {}
-    for process in psutil.process_iter(["pid", "name", "memory_info"]):
-        memory = process.info["memory_info"]
-        if memory is not None and memory.rss > over_bytes and process.info["pid"] not in own:
-            name = Path(str(process.info["name"] or "")).name
-            held[name] = max(held.get(name, 0), memory.rss)
+    with contextlib.suppress(OSError, RuntimeError, psutil.Error):  # as everywhere: psutil on a newer macOS
+        for process in psutil.process_iter(["pid", "name", "memory_info"]):
+            memory = process.info["memory_info"]
+            if memory is not None and memory.rss > over_bytes and process.info["pid"] not in own:
+                name = Path(str(process.info["name"] or "")).name
+                held[name] = max(held.get(name, 0), memory.rss)
     return sorted(held, key=lambda name: -held[name])[:_LARGE_COUNT]
 
 

@@ -70,6 +70,18 @@ class RunDirectory:
         except OSError as error:
             raise LedgerUnwritable(f"{path}: cannot be written: {error.strerror}") from error
 
+    def add_models(self, models: dict[str, Any]) -> None:
+        """Adds what is known of the models to host.json. Raises LedgerUnwritable."""
+        path = self.path / HOST
+        try:
+            facts = json.loads(path.read_bytes())
+            if facts.get("models") != models:
+                replace_file(path, json.dumps({**facts, "models": models}, indent=1).encode())
+        except FileNotFoundError:
+            return  # somebody took it away; the journal has it all
+        except (OSError, ValueError, AttributeError) as error:
+            raise LedgerUnwritable(f"{path}: cannot be written: {error}") from error
+
     def freeze_plan(self, text: str) -> None:
         """Replaces the frozen plan by one that adds cells; the earlier one is kept beside it. Raises LedgerError."""
         try:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from orchestrator.host import HostFacts
     from orchestrator.interrupts import Interrupts
-    from orchestrator.plan import Plan
+    from orchestrator.plan import Plan, Settings
     from orchestrator.run_directory import RunDirectory
 
 log = structlog.get_logger()
@@ -71,7 +71,7 @@ class Sweep:
         self._history = ledger.history
         self._cells = schedule.ordered(plan.cells(), plan.order)
         self._retries = schedule.Retries(plan.retries.crashed, plan.retries.failed)
-        self._models = ModelStore(ledger, self._is_stop_wanted)
+        self._models = ModelStore(ledger, self._is_stop_wanted, self._is_measured)
         self._measuring = Measuring(run, ledger, host, interrupts, screen)
         self._blameless = 0
         self._contaminated = False
@@ -113,9 +113,7 @@ class Sweep:
         if left:
             self._measuring.living_watchdog()
             self._cooldown.take_baseline()
-            self._check_sentinel(
-                due=self._history.reference is not None
-            )  # the host may have changed since the last sweep
+            self._check_sentinel(due=True)  # the host may have changed since the last sweep
         while left:
             self._stop_if_asked()
             if not self._answer_what_is_known(left):
@@ -150,9 +148,17 @@ class Sweep:
                             cell, Verdict.FAILED, cause="model_unavailable", detail=str(error), remedy=_RETRY
                         )
 
+        if self._models.facts:
+            self._run.add_models(self._models.facts)
+
     def _left(self) -> tuple[Cell, ...]:
         left = schedule.left_to_do(self._cells, self._history, self._retries)
         return schedule.in_turn(left, self._history) if self._plan.interleave else left
+
+    def _is_measured(self, settings: Settings) -> bool:
+        """Whether some cell was measured with the model of these settings."""
+        of_model = [cell for cell in self._cells if self._plan.settings(cell.variant).model == settings.model]
+        return any(record.metrics.reps for cell in of_model for record in self._history.counting(cell.cell_id))
 
     def _is_stop_wanted(self) -> bool:
         return self._interrupts.wanted or self._deadline.has_passed()

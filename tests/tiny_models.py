@@ -6,8 +6,10 @@ Does not hold any real weights.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import mlx.core as mx
+from mlx.utils import tree_flatten
 from worker_driver import make_spec
 
 from worker import mlx_runtime, models
@@ -15,7 +17,11 @@ from worker.engines import cell
 from worker.measure import measure_rep, random_prompts
 from worker.progress import Progress
 from worker.protocol import ModelSource, RepResult
+from worker.synthetic import make_up
 from worker.telemetry import TelemetryPage, create_page_fd
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 COMMON: dict[str, Any] = {
     "hidden_size": 64,
@@ -173,6 +179,14 @@ def make_progress() -> tuple[Progress, TelemetryPage]:
     page.lay(1)
     page.open_as_worker()
     return Progress(page, NoTimer()), page  # type: ignore[arg-type]  # a timer that never fires
+
+
+def save(config: dict[str, Any], folder: Path, seed: int) -> None:
+    """Writes a whole MLX model folder with random weights of that seed."""
+    model, made = make_up(source(config), seed)
+    folder.mkdir(exist_ok=True)
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())))
+    (folder / "config.json").write_text(json.dumps(made))
 
 
 def source(config: dict[str, Any], **changes: Any) -> ModelSource:
