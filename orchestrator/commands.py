@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator import run_directory, schedule
-from orchestrator.collector import collector_paused
+from orchestrator.collector import collector_paused, settle
 from orchestrator.errors import Exit, LedgerError, PlanChanged, PlanError
 from orchestrator.host import read_host
 from orchestrator.interrupts import Interrupts
@@ -127,7 +127,9 @@ def _sweep(
     plain: bool,
     changed: Plan | None = None,
 ) -> int:
-    ledger = Ledger(run.path)
+    with collector_paused():
+        ledger = Ledger(run.path)
+        settle()
     if changed is not None:  # first the word that it may change: a crash in between leaves either plan in order
         ledger.append("plan.changed", plan_digest=plan_digest(changed))
         run.freeze_plan(plan_to_yaml(changed))
@@ -180,7 +182,7 @@ def _run_what_is_left(
 
 def _reopen(ledger: Ledger, plan: Plan, retry: frozenset[str]) -> None:
     """Marks the cells that a person wants to run again."""
-    for cell in plan.cells():
+    for cell in plan.cells() if retry else ():
         counting = ledger.history.counting(cell.cell_id)
         if counting and (counting[-1].verdict.value in retry or ("invalid" in retry and counting[-1].valid is False)):
             ledger.append("cell.reopened", cell_id=cell.cell_id, verdict=counting[-1].verdict.value)
