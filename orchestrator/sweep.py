@@ -25,6 +25,7 @@ from orchestrator.errors import Exit, HostUnfit, LedgerUnwritable, ModelUnavaila
 from orchestrator.ledger import Ledger, utc_now
 from orchestrator.model_store import ModelStore
 from orchestrator.records import CellRecord, Verdict
+from orchestrator.standing import Standing
 from orchestrator.strays import end_abandoned
 from orchestrator.sweep_bounds import SweepEnd, begin, completed_end, conclude
 from orchestrator.unrun import cut_off_record, not_started_record, unrun_record
@@ -32,7 +33,7 @@ from orchestrator.watching import WatchdogLink
 from worker.telemetry import TelemetryPage, create_page_fd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from orchestrator.cells import Cell
     from orchestrator.host import HostFacts
@@ -82,7 +83,8 @@ class Sweep:
         self._interrupts, self._screen = interrupts, screen
         self._history = ledger.history
         self._cells = schedule.ordered(plan.cells(), plan.order)
-        self._retries = schedule.Retries(plan.retries.crashed, plan.retries.failed)
+        retries = schedule.Retries(plan.retries.crashed, plan.retries.failed)
+        self._standing = Standing(self._cells, self._history, retries)
         self._models = ModelStore(ledger, self._is_stop_wanted)
         self._page_fd = create_page_fd()
         self._page = TelemetryPage(self._page_fd)
@@ -161,7 +163,7 @@ class Sweep:
                         )
 
     def _left(self) -> tuple[Cell, ...]:
-        return schedule.left_to_do(self._cells, self._history, self._retries)
+        return self._standing.left()
 
     def _is_stop_wanted(self) -> bool:
         return self._interrupts.wanted or self._deadline.has_passed()
@@ -187,17 +189,14 @@ class Sweep:
 
     def _answer_what_is_known(self, left: Sequence[Cell]) -> bool:
         """Records every cell that a wall or a failure of another speaks for; whether there was one."""
-        open_ids = {cell.cell_id for cell in left}  # a failure that is to be tried again speaks for nobody yet
-        telling = [
-            record
-            for record in self._counting()
-            if record.memory_wall or (record.stops_variant and record.cell_id not in open_ids)
-        ]
+        news = self._standing.news()
+        walls = [record for record in news if record.memory_wall] if self._plan.after_wall == "skip_dominated" else []
+        failures = [record for record in news if record.stops_variant]
         answered = False
-        for cell in left if telling else ():
+        for cell in left if walls or failures else ():
             self._stop_if_asked()
-            wall = schedule.dominating_wall(cell, telling) if self._plan.after_wall == "skip_dominated" else None
-            failure = schedule.stopping_failure(cell, telling)
+            wall = schedule.dominating_wall(cell, walls)
+            failure = schedule.stopping_failure(cell, failures)
             if wall is not None:
                 detail = f"{wall.cell_id} hit the memory wall, and this cell needs no less"
                 self._record_unrun(cell, Verdict.SKIPPED, detail=detail, dominated_by=wall.cell_id)
@@ -208,10 +207,6 @@ class Sweep:
                 continue
             answered = True
         return answered
-
-    def _counting(self) -> Iterable[CellRecord]:
-        for cell in self._cells:
-            yield from self._history.counting(cell.cell_id)
 
     # -- one cell
 
@@ -226,7 +221,7 @@ class Sweep:
             started_at = utc_now()
             self._ledger.append("cell.started", cell_id=cell.cell_id, attempt=attempt, boot_id=self._host.boot_id)
             self._serial += 1
-            limits = attempt_limits(cell, settings, self._host.usable_memory_bytes, list(self._counting()))
+            limits = attempt_limits(cell, settings, self._host.usable_memory_bytes, self._standing.counting)
             order = Order(
                 spec=attempt_spec(cell, settings, attempt, self._serial, model, limits, cold=self._cold),
                 limits=limits,
@@ -304,6 +299,7 @@ class Sweep:
 
     def _record(self, record: CellRecord) -> None:
         self._ledger.append("cell.ended", record=record.to_json())
+        self._standing.take(record)
         log.info("cell.ended", cell_id=record.cell_id, verdict=record.verdict.value, cause=record.cause)
         self._screen.ended(record)
 
