@@ -24,3 +24,8 @@ def collector_paused() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def settle() -> None:
+    """What was built so far stays until the end: the collector does not look through it again."""
+    gc.freeze()

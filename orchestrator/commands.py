@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator import run_directory, schedule
-from orchestrator.collector import collector_paused
+from orchestrator.collector import collector_paused, settle
 from orchestrator.comparable import host_changes
 from orchestrator.errors import Exit, HostChanged, LedgerError, PlanChanged, PlanError
 from orchestrator.host import read_host
@@ -139,7 +139,9 @@ def _sweep(
     changed: Plan | None = None,
     other_host: bool = False,
 ) -> int:
-    ledger = Ledger(run.path)
+    with collector_paused():
+        ledger = Ledger(run.path)
+        settle()
     if changed is not None:  # first the word that it may change: a crash in between leaves either plan in order
         ledger.append("plan.changed", plan_digest=plan_digest(changed))
         run.freeze_plan(plan_to_yaml(changed))
@@ -215,7 +217,7 @@ def _demand_same_host(run: RunDirectory, ledger: Ledger, host: HostFacts, *, oth
 
 def _reopen(ledger: Ledger, plan: Plan, retry: frozenset[str]) -> None:
     """Marks the cells that a person wants to run again."""
-    for cell in plan.cells():
+    for cell in plan.cells() if retry else ():
         counting = ledger.history.counting(cell.cell_id)
         if counting and (counting[-1].verdict.value in retry or ("invalid" in retry and counting[-1].valid is False)):
             ledger.append("cell.reopened", cell_id=cell.cell_id, verdict=counting[-1].verdict.value)

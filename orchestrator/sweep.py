@@ -25,13 +25,14 @@ from orchestrator.measuring import Measured, Measuring, State, SweepScreen, Task
 from orchestrator.model_store import ModelStore
 from orchestrator.records import CellRecord, Verdict
 from orchestrator.sentinel import drift
+from orchestrator.standing import Standing
 from orchestrator.strays import end_abandoned
 from orchestrator.sweep_bounds import SweepEnd, begin, completed_end, conclude
 from orchestrator.unrun import cut_off_record, not_started_record, unrun_record
 from worker.repeats import Repeats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from orchestrator.host import HostFacts
     from orchestrator.interrupts import Interrupts
@@ -70,7 +71,8 @@ class Sweep:
         self._interrupts, self._screen = interrupts, screen
         self._history = ledger.history
         self._cells = schedule.ordered(plan.cells(), plan.order)
-        self._retries = schedule.Retries(plan.retries.crashed, plan.retries.failed)
+        retries = schedule.Retries(plan.retries.crashed, plan.retries.failed)
+        self._standing = Standing(self._cells, self._history, retries)
         self._models = ModelStore(ledger, self._is_stop_wanted, self._is_measured)
         self._measuring = Measuring(run, ledger, host, interrupts, screen)
         self._blameless = 0
@@ -152,8 +154,7 @@ class Sweep:
             self._run.add_models(self._models.facts)
 
     def _left(self) -> tuple[Cell, ...]:
-        left = schedule.left_to_do(self._cells, self._history, self._retries)
-        return schedule.in_turn(left, self._history) if self._plan.interleave else left
+        return self._standing.left()
 
     def _is_measured(self, settings: Settings) -> bool:
         """Whether some cell was measured with the model of these settings."""
@@ -184,17 +185,14 @@ class Sweep:
 
     def _answer_what_is_known(self, left: Sequence[Cell]) -> bool:
         """Records every cell that a wall or a failure of another speaks for; whether there was one."""
-        open_ids = {cell.cell_id for cell in left}  # a failure that is to be tried again speaks for nobody yet
-        telling = [
-            record
-            for record in self._counting()
-            if record.memory_wall or (record.stops_variant and record.cell_id not in open_ids)
-        ]
+        news = self._standing.news()
+        walls = [record for record in news if record.memory_wall] if self._plan.after_wall == "skip_dominated" else []
+        failures = [record for record in news if record.stops_variant]
         answered = False
-        for cell in left if telling else ():
+        for cell in left if walls or failures else ():
             self._stop_if_asked()
-            wall = schedule.dominating_wall(cell, telling) if self._plan.after_wall == "skip_dominated" else None
-            failure = schedule.stopping_failure(cell, telling)
+            wall = schedule.dominating_wall(cell, walls)
+            failure = schedule.stopping_failure(cell, failures)
             if wall is not None:
                 detail = f"{wall.cell_id} hit the memory wall, and this cell needs no less"
                 self._record_unrun(cell, Verdict.SKIPPED, detail=detail, dominated_by=wall.cell_id)
@@ -205,10 +203,6 @@ class Sweep:
                 continue
             answered = True
         return answered
-
-    def _counting(self) -> Iterable[CellRecord]:
-        for cell in self._cells:
-            yield from self._history.counting(cell.cell_id)
 
     # -- one cell
 
@@ -224,7 +218,7 @@ class Sweep:
         self._measuring.living_watchdog()
         started_at = utc_now()
         boot_id = self._host.boot_id
-        with self._measuring.order(task, model, list(self._counting()), self._state()) as order:
+        with self._measuring.order(task, model, self._standing.counting, self._state()) as order:
             self._ledger.append("cell.started", cell_id=cell.cell_id, attempt=attempt, boot_id=boot_id)
             try:
                 measured = self._measuring.measure(task, order, self._state(), earlier)
@@ -270,7 +264,7 @@ class Sweep:
         number = len(self._history.sentinels) + 1
         task = Task(cell, settings, number, settings.repeats, self._run.sentinel_folder(number))
         model = self._models.source(settings)
-        with self._measuring.order(task, model, list(self._counting()), self._state()) as order:
+        with self._measuring.order(task, model, self._standing.counting, self._state()) as order:
             self._ledger.append("sentinel.started", number=number, cell_id=cell.cell_id, boot_id=self._host.boot_id)
             measured = self._measuring.measure(task, order, self._state())
         if measured.record.verdict is not Verdict.INTERRUPTED:
@@ -309,6 +303,7 @@ class Sweep:
 
     def _record(self, record: CellRecord) -> None:
         self._ledger.append("cell.ended", record=record.to_json())
+        self._standing.take(record)
         log.info("cell.ended", cell_id=record.cell_id, verdict=record.verdict.value, cause=record.cause)
         self._screen.ended(record)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.evidence import figures
 from orchestrator.quantities import count_of, duration, printable
-from orchestrator.records import Verdict
+from orchestrator.records import Metrics, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.report.rows import CellRow
 
 MISSING = "-"
+_NOTHING = Metrics()
 # Where room is short these go, first to last; what goes is named under the table.
 DROP_ORDER = ("noise", "evidence", "tpot", "ttft", "cause", "stream", "swap", "phase", "share")
 # Of those, the parts of the verdict; what they say stands under the table instead.
@@ -69,7 +70,7 @@ class Columns:
         """All columns that are not left out. Without `cause` the verdict stands alone, with its mark."""
         verdict = short_verdict if "cause" in keys else verdict_text if "evidence" in keys else full_verdict
         if verdict not in self._verdicts:
-            self._verdicts[verdict] = _words("verdict", "verdict", self._rows, verdict)
+            self._verdicts[verdict] = _words("verdict", "verdict", [verdict(row) for row in self._rows])
         every = (*self._plain, self._verdicts[verdict])
         return [column for column in every if column.key not in keys]
 
@@ -77,23 +78,21 @@ class Columns:
 def _plain_columns(rows: Sequence[CellRow]) -> tuple[Column, ...]:
     """All but the verdict, which there is in three lengths."""
     records = [row.closed for row in rows]
+    metrics = [_NOTHING if record is None else record.metrics for record in records]
+    peaks = [None if record is None else peak_bytes(record) for record in records]
+    marks = ["*" if record is not None and shows_footprint(record) else "" for record in records]
     return (
-        _words("cell", "cell", rows, lambda row: printable(point(row))),
-        _numbers("tps", "total", "tok/s", records, lambda r: r.metrics.generation_tps),
-        _numbers("stream", "stream", "tok/s", records, lambda r: r.metrics.generation_tps_per_stream),
-        _numbers("tpot", "TPOT", "ms", records, lambda r: r.metrics.tpot_ms),
-        _numbers("ttft", "TTFT", "s", records, lambda r: r.metrics.ttft_s),
-        _numbers("noise", "IQR/med", "%", records, lambda r: _percent(r.metrics.robust_cv), decimals=1),
-        _numbers("peak", "peak", "GB", records, peak_gb, mark=lambda r: "*" if shows_footprint(r) else ""),
-        _numbers("share", "of mem", "%", records, peak_share, decimals=1),
-        _words("phase", "peak", rows, _peak_phase, unit="in"),
-        _numbers("swap", "swap", "GB", records, _swap_gb, decimals=2, signed=True),
+        _words("cell", "cell", [row.cell.cell_id.rpartition("/")[2] for row in rows]),  # its variant is over the table
+        _numbers("tps", "total", "tok/s", [m.generation_tps for m in metrics]),
+        _numbers("stream", "stream", "tok/s", [m.generation_tps_per_stream for m in metrics]),
+        _numbers("tpot", "TPOT", "ms", [m.tpot_ms for m in metrics]),
+        _numbers("ttft", "TTFT", "s", [m.ttft_s for m in metrics]),
+        _numbers("noise", "IQR/med", "%", [_percent(m.robust_cv) for m in metrics], decimals=1),
+        _numbers("peak", "peak", "GB", [_gigabytes(peak) for peak in peaks], marks=marks),
+        _numbers("share", "of mem", "%", list(map(_share, records, peaks)), decimals=1),
+        _words("phase", "peak", list(map(_peak_in, metrics)), unit="in"),
+        _numbers("swap", "swap", "GB", list(map(_swap_gb, records)), decimals=2, signed=True),
     )
-
-
-def point(row: CellRow) -> str:
-    """The cell's name without its variant, which stands over the table."""
-    return row.cell.cell_id.rpartition("/")[2]
 
 
 def short_verdict(row: CellRow) -> str:
@@ -156,38 +155,35 @@ def peak_bytes(record: CellRecord) -> int | None:
     return record.peak_footprint_bytes if shows_footprint(record) else record.metrics.peak_memory_bytes
 
 
-def peak_gb(record: CellRecord) -> float | None:
-    """The peak in GB of 1e9 bytes."""
-    count = peak_bytes(record)
+def _gigabytes(count: int | None) -> float | None:
+    """GB of 1e9 bytes."""
     return None if count is None else count / 1e9
 
 
-def peak_share(record: CellRecord) -> float | None:
+def _share(record: CellRecord | None, peak: int | None) -> float | None:
     """The peak as percent of the memory that counts for the cell."""
-    count = peak_bytes(record)
-    return None if count is None or not record.memory_bytes else count / record.memory_bytes * 100
+    if record is None or peak is None or not record.memory_bytes:
+        return None
+    return peak / record.memory_bytes * 100
 
 
-def _swap_gb(record: CellRecord) -> float | None:
-    return None if record.swap_growth_bytes is None else record.swap_growth_bytes / 1e9
+def _swap_gb(record: CellRecord | None) -> float | None:
+    return None if record is None else _gigabytes(record.swap_growth_bytes)
 
 
 def _percent(share: float | None) -> float | None:
     return None if share is None else share * 100
 
 
-def _peak_phase(row: CellRow) -> str:
-    metrics = row.closed.metrics if row.closed else None
-    if metrics is None or metrics.peak_phase is None:
+def _peak_in(metrics: Metrics) -> str:
+    """The phase that owns the peak, and the largest part of what it consists of."""
+    if metrics.peak_phase is None:
         return MISSING
-    parts = (metrics.peak_phase, metrics.peak_term)
-    return printable(": ".join(part for part in parts if part))
+    return printable(": ".join(part for part in (metrics.peak_phase, metrics.peak_term) if part))
 
 
-def _words(
-    key: str, name: str, rows: Sequence[CellRow], reading: Callable[[CellRow], str], *, unit: str = ""
-) -> Column:
-    return _column(key, name, unit, [reading(row) for row in rows], right=False)
+def _words(key: str, name: str, texts: Sequence[str], *, unit: str = "") -> Column:
+    return _column(key, name, unit, texts, right=False)
 
 
 def _column(key: str, name: str, unit: str, texts: Sequence[str], *, right: bool) -> Column:
@@ -199,29 +195,23 @@ def _numbers(
     key: str,
     name: str,
     unit: str,
-    records: Sequence[CellRecord | None],
-    reading: Callable[[CellRecord], float | None],
+    values: Sequence[float | None],
     *,
     decimals: int | None = None,
     signed: bool = False,
-    mark: Callable[[CellRecord], str] | None = None,
+    marks: Sequence[str] = (),
 ) -> Column:
     """A column of numbers with one count of decimals, so that they stand under each other."""
-    values = [None if record is None else reading(record) for record in records]
-    places = _decimals(values) if decimals is None else decimals
-    texts = [MISSING if v is None else _number(v, places, signed) for v in values]
-    if mark is not None:
-        marks = ["" if record is None else mark(record) for record in records]
+    form = f"{{:,.{_decimals(values) if decimals is None else decimals}f}}".format
+    texts = [MISSING if value is None else form(value) for value in values]
+    if signed:
+        texts = [f"+{text}" if text != MISSING and float(text.replace(",", "")) > 0 else text for text in texts]
+    if marks:
         gap = " " if any(marks) else ""
-        texts = [f"{text}{m or gap}" for text, m in zip(texts, marks, strict=True)]
+        texts = [f"{text}{mark or gap}" for text, mark in zip(texts, marks, strict=True)]
     return _column(key, name, unit, texts, right=True)
 
 
 def _decimals(values: Sequence[float | None]) -> int:
     least = min((abs(v) for v in values if v), default=10.0)
     return 1 if least >= 10 else 2 if least >= 0.1 else 3
-
-
-def _number(value: float, places: int, signed: bool) -> str:
-    text = f"{value:,.{places}f}"
-    return f"+{text}" if signed and float(text.replace(",", "")) > 0 else text

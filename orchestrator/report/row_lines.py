@@ -32,19 +32,20 @@ class RowLines:
 
     def __init__(self, console: Console, width: int, kept: Sequence[Column]) -> None:
         self._console, self._width, self._kept = console, width, kept
-        self._padded = [[_padded(column, text) for text in column.texts] for column in kept]
+        self._padded = [_padded(column, column.texts) for column in kept]
+        self._whole = [_GAP.join(texts).rstrip() for texts in zip(*self._padded, strict=True)]
         self._plain = console.color_system is None and not console.record
         self._styles: dict[str, Style] = {}
 
     def line(self, number: int, row: CellRow) -> RowLine:
         """The line of the row that has this number in the columns."""
-        texts = [column[number] for column in self._padded]
-        whole = _GAP.join(texts).rstrip()
+        whole = self._whole[number]
         # What is wider than the console, or than its characters' number, or moves the cursor, is for rich to see to.
-        if len(whole) > self._width or not (whole.isascii() and whole.isprintable()) or not texts[-1].strip():
+        if len(whole) > self._width or not (whole.isascii() and whole.isprintable()):
             return table_line(self._kept, [column.texts[number] for column in self._kept], _styles(self._kept, row))
         if self._plain:
-            return Segment(whole), _LINE_END
+            return (Segment(f"{whole}\n"),)
+        texts = [column[number] for column in self._padded]
         return (*self._styled(texts, _styles(self._kept, row)), _LINE_END)
 
     def _styled(self, texts: Sequence[str], styles: Sequence[str]) -> Iterator[Segment]:
@@ -52,7 +53,7 @@ class RowLines:
         bare = ""
         last = len(texts) - 1
         for number, (text, name) in enumerate(zip(texts, styles, strict=True)):
-            part = text + _GAP if number < last else text.rstrip()
+            part = text + _GAP if number < last else text.rstrip()  # never empty: there is a word in each column
             if not name:
                 bare += part
                 continue
@@ -74,7 +75,7 @@ def table_line(kept: Sequence[Column], texts: Sequence[str], styles: Sequence[st
     """One line of a table, whatever it holds."""
     line = Text(no_wrap=True)
     for column, text, style in zip(kept, texts, styles, strict=True):
-        line.append(_padded(column, text) + _GAP, style=style)
+        line.append(_padded(column, (text,))[0] + _GAP, style=style)
     line.rstrip()
     return line
 
@@ -84,8 +85,9 @@ def table_width(kept: Sequence[Column]) -> int:
     return sum(column.width for column in kept) + len(_GAP) * (len(kept) - 1)
 
 
-def _padded(column: Column, text: str) -> str:
-    return text.rjust(column.width) if column.right else text.ljust(column.width)
+def _padded(column: Column, texts: Sequence[str]) -> list[str]:
+    width = column.width
+    return [text.rjust(width) for text in texts] if column.right else [text.ljust(width) for text in texts]
 
 
 def _styles(kept: Sequence[Column], row: CellRow) -> list[str]:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from orchestrator.records import CellRecord
 
 
+# The memory's limit: the cell hit the wall, or took the machine down.
+WALLS = frozenset({Verdict.HIT_THE_WALL, Verdict.HOST_DIED})
+
+
 @dataclass(frozen=True, slots=True)
 class CellRow:
     """One cell of the plan. `record` is that of its last ended attempt, None where there is none yet.
@@ -39,17 +43,6 @@ class CellRow:
     def verdict(self) -> Verdict | None:
         """What became of the cell; None while it is open."""
         return self.closed.verdict if self.closed else None
-
-    @property
-    def generation_tps(self) -> float | None:
-        """Tokens per second over all rows, of a completed cell only: a broken one has no rate to compare."""
-        record = self.closed
-        return record.metrics.generation_tps if record and record.verdict is Verdict.COMPLETED else None
-
-
-def is_wall(row: CellRow) -> bool:
-    """Whether the cell is the memory's limit: it hit the wall, or took the machine down."""
-    return row.verdict in {Verdict.HIT_THE_WALL, Verdict.HOST_DIED}
 
 
 def count_by_verdict(rows: Sequence[CellRow]) -> dict[str, int]:

@@ -25,7 +25,7 @@ from orchestrator.report.columns import (
     verdict_text,
 )
 from orchestrator.report.row_lines import RowLines, table_line, table_width
-from orchestrator.report.rows import CellRow, count_by_verdict, is_wall
+from orchestrator.report.rows import WALLS, CellRow, count_by_verdict
 from orchestrator.streams import fall_silent
 
 if TYPE_CHECKING:
@@ -214,9 +214,11 @@ def _findings(rows: Sequence[CellRow], variants: Sequence[str | None]) -> Iterat
 
 def _finding(rows: Sequence[CellRow]) -> Iterator[str]:
     """`rows` are those of one context, batch ascending."""
-    best = _best(rows)
-    wall = next((row.closed for row in rows if is_wall(row)), None)
-    dominated = next((row.closed for row in rows if row.closed and row.closed.dominated_by), None)
+    records = [row.closed for row in rows]
+    closed = [record for record in records if record is not None]
+    best = _best(closed)
+    wall = next((record for record in closed if record.verdict in WALLS), None)
+    dominated = next((record for record in closed if record.dominated_by), None)
     if best is not None:
         last = ", the largest tried" if best.batch == rows[-1].cell.batch and len(rows) > 1 else ""
         yield f"best at batch {best.batch} ({_rate(best)}){last}"
@@ -224,16 +226,18 @@ def _finding(rows: Sequence[CellRow]) -> Iterator[str]:
         yield f"wall at batch {wall.batch}: {printable(wall.cause or wall.verdict)}"
     elif dominated is not None:
         yield f"from batch {dominated.batch} dominated by {printable(dominated.dominated_by or '')}"
-    unanswered = sum(row.verdict in {None, Verdict.INTERRUPTED} for row in rows)
+    unanswered = len(rows) - sum(record.verdict is not Verdict.INTERRUPTED for record in closed)
     if unanswered:
         yield f"{unanswered} open"
     elif best is None and wall is None and dominated is None:
         yield "nothing measured"
 
 
-def _best(rows: Sequence[CellRow]) -> CellRecord | None:
+def _best(closed: Sequence[CellRecord]) -> CellRecord | None:
     """The fastest of the cells whose numbers can be trusted; of all completed ones where there are none."""
-    measured = [row.closed for row in rows if row.closed and row.generation_tps is not None]
+    measured = [
+        record for record in closed if record.verdict is Verdict.COMPLETED and record.metrics.generation_tps is not None
+    ]
     trusted = [record for record in measured if not is_invalid(record)]
     return max(trusted or measured, key=lambda record: record.metrics.generation_tps or 0.0, default=None)
 
