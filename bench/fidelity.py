@@ -1,6 +1,6 @@
 """Whether a cell's number is mlx-lm's number: generation_tps of a cell, of a bare loop and of batch_generate, in turn.
 
-    python -m bench.fidelity --rounds 40
+    python -m bench.fidelity --sessions 3 --rounds 15
 
 Three processes with the same model, batch, context and tokens take turns, repetition by repetition; while one works,
 the others stand still. The cell is a whole one: a worker as a sweep would start it, and its watchdog, both stopped
@@ -12,6 +12,10 @@ Two figures are compared. Ours is batch * (tokens - 1) / window: the steps after
 `batch_generate`, whose last step also takes the finished rows out of its batch, is read by a clock behind each step.
 mlx-lm's own `generation_tps` is batch * tokens / (all its time but that in prompt chunks), so it holds the last prompt
 token and the wait for the first tokens too; a cell's is made of the same parts: its window, and prefill but its chunks.
+
+Ratios are those of neighbours, the repetitions of one round. A machine that does other work slows some steps of any
+way: the quick quarter of steps (the first quartile of a repetition's) shows less of that. A session starts the
+processes anew.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bench.models import write_llama
 from bench.sweeping import end_in_order
-from bench.tables import bootstrap, markdown
+from bench.tables import bootstrap, markdown, quantile
 from orchestrator.child import Child
 from orchestrator.flight_recorder import FlightRecorder
 from orchestrator.strays import attempt_tag
@@ -84,29 +88,38 @@ class Way(Protocol):
 def main() -> int:
     """Measures and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40, help="repetitions of each way and batch (default 40)")
+    parser.add_argument("--batches", type=int, nargs="+", default=BATCHES, help="default 1 4 16")
+    parser.add_argument("--sessions", type=int, default=3, help="how often the processes start anew (default 3)")
+    parser.add_argument("--rounds", type=int, default=15, help="repetitions of each way in a session (default 15)")
     parser.add_argument("--hidden-size", type=int, default=128, help="of the model (default 128)")
     parser.add_argument("--json", type=Path, help="where every single result goes")
     options = parser.parse_args()
     end_in_order()
     with tempfile.TemporaryDirectory(prefix="wallfinder-bench-") as name:
         model = write_llama(Path(name) / "model", options.hidden_size, layers=4)
-        measured = [measure(model, batch, options.rounds, Path(name)) for batch in BATCHES]
+        sessions = [(batch, Path(name) / f"{batch}-{n}") for n in range(options.sessions) for batch in options.batches]
+        measured = merged([measure(model, batch, options.rounds, folder) for batch, folder in sessions])
     if options.json:
         options.json.write_text(json.dumps([dataclasses.asdict(one) for one in measured], indent=1))
     print(table(measured))
     return 0
 
 
+def merged(sessions: Sequence[Batch]) -> list[Batch]:
+    """Per batch the rounds of all its sessions."""
+    batches = dict.fromkeys(one.batch for one in sessions)
+    return [Batch(batch, [each for one in sessions if one.batch == batch for each in one.rounds]) for batch in batches]
+
+
 def measure(model: Path, batch: int, rounds: int, folder: Path) -> Batch:
-    """The rounds of one batch, after one of each way that is not counted. Every order of the three comes in turn.
+    """One session: the rounds of one batch, after one that is not counted. Every order of the ways comes in turn.
 
     Raises:
         RuntimeError: a process ended early, or two ways made different tokens.
     """
     with contextlib.ExitStack() as open_ways:
         ways: dict[str, Way] = {
-            CELL: open_ways.enter_context(contextlib.closing(_Cell(model, batch, folder / f"cell-{batch}"))),
+            CELL: open_ways.enter_context(contextlib.closing(_Cell(model, batch, folder))),
             BARE: open_ways.enter_context(contextlib.closing(_Loop(BARE, model, batch))),
             MLX_LM: open_ways.enter_context(contextlib.closing(_Loop(MLX_LM, model, batch))),
         }
@@ -119,25 +132,27 @@ def measure(model: Path, batch: int, rounds: int, folder: Path) -> Batch:
 
 
 def table(measured: Sequence[Batch]) -> str:
-    """Ratios of neighbours with their intervals, in Markdown."""
-    rows = []
-    for one in measured:
-        rates = statistics.median(tps(one.batch, rep[CELL]) for rep in one.rounds)
-        rows.append((one.batch, f"{rates:.1f}", *(_interval(found) for found in ratios(one).values())))
-    heading = ("batch", "cell, tok/s", *ratios(measured[0]))
-    return markdown(heading, rows)
+    """Ratios with their intervals, in Markdown."""
+    rates = [statistics.median(tps(one.batch, each[CELL]) for each in one.rounds) for one in measured]
+    rows = [("cell, tok/s", *(f"{rate:.1f}" for rate in rates))]
+    found = [ratios(one) for one in measured]
+    rows += [(name, *(_interval(one[name]) for one in found)) for name in found[0]]
+    return markdown((f"{len(measured[0].rounds)} rounds", *(f"batch {one.batch}" for one in measured)), rows)
 
 
 def ratios(one: Batch) -> dict[str, list[float]]:
     """Ratios of the repetitions of a round. Last those of the bare loop to itself, a round before: the noise."""
-    rounds = one.rounds
-    ours = [{name: tps(one.batch, rep) for name, rep in each.items()} for each in rounds]
-    theirs = [{name: mlx_lm_tps(rep) for name, rep in each.items() if rep.generation_s} for each in rounds]
+    ours = [{name: tps(one.batch, rep) for name, rep in each.items()} for each in one.rounds]
+    quick = [{name: 1 / quantile(rep.step_s, 0.25) for name, rep in each.items()} for each in one.rounds]
+    theirs = [{name: mlx_lm_tps(rep) for name, rep in each.items() if rep.generation_s} for each in one.rounds]
     return {
         "cell / bare loop": [each[CELL] / each[BARE] for each in ours],
+        "cell / bare loop, quick quarter of steps": [each[CELL] / each[BARE] for each in quick],
         "cell / batch_generate": [each[CELL] / each[MLX_LM] for each in ours],
-        "the same by mlx-lm's formula": [each[CELL] / each[MLX_LM] for each in theirs],
+        "cell / batch_generate, quick quarter of steps": [each[CELL] / each[MLX_LM] for each in quick],
+        "cell / batch_generate, by mlx-lm's formula": [each[CELL] / each[MLX_LM] for each in theirs],
         "bare loop / itself": [after[BARE] / before[BARE] for before, after in itertools.pairwise(ours)],
+        "bare loop / itself, quick quarter of steps": [b[BARE] / a[BARE] for a, b in itertools.pairwise(quick)],
     }
 
 
