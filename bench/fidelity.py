@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 BATCHES, CONTEXT, TOKENS = (1, 4, 16), 64, 49
 CELL, BARE, MLX_LM = "cell", "bare", "mlx-lm"
 _LIMIT_S = 120.0
-_SPARE_REPS = 1000  # a worker that has no more to do would end
+_SPARE_REPS = 1_000_000  # a worker that has no more to do would end
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,9 +58,9 @@ def bare(model: Any, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
 
 def by_mlx_lm(model: Any, tokenizer: Any, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
     """One repetition of `batch_generate`, and when its steps ended."""
-    rows, ends_s = len(prompts), list[float]()
-    with_clock, plain = _clocked(ends_s), GenerationBatch.next
-    GenerationBatch.next = with_clock
+    rows, plain = len(prompts), GenerationBatch.next
+    ends_s: list[float] = []
+    GenerationBatch.next = _clocked(ends_s)
     try:
         made = batch_generate(
             model,

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 BATCHES, CONTEXTS, TOKENS = (1, 2, 4), (64, 128, 256, 512), 16
-GOAL = 0.8
 BEFORE, IMPORTS, READY = "before the first cell", "worker: Python and its imports", "worker: load, calibration, warm-up"
 MEASURED, RECORD = "worker: measured repetitions", "worker's exit, its record"
 PAUSE, BETWEEN, AFTER = "pause until the host has settled", "between cells, else", "after the last cell"
