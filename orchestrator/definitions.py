@@ -49,13 +49,14 @@ def generation_tps_mlxlm(rep: RepResult, batch: int, engine: str) -> float | Non
     """What `mlx_lm.benchmark` (0.32) would call generation_tps; None of other engines than `batched`.
 
     It counts all G tokens per row. At B = 1 (`stream_generate`) it divides them by the time since the first token,
-    which is the window; at larger B (`batch_generate`) by the time in the generator's decode calls, which is the
-    window and the wait for the first tokens, after the last prefill chunk.
+    which is the window; at larger B (`batch_generate`) by all time but that in prompt chunks, which is the window and
+    what comes before it behind the last chunk: the caches are merged, and the last prompt token goes through the
+    model.
     """
     window = window_s(rep)
     if engine != "batched" or window <= 0:
         return None
-    first_s = max(0.0, rep.prefill_s - sum(rep.chunk_s)) if batch > 1 else 0.0
+    first_s = max(0.0, rep.prefill_s - sum(rep.chunk_s[:-1])) if batch > 1 else 0.0
     return batch * (len(rep.step_s) + 1) / (window + first_s)
 
 

@@ -7,8 +7,8 @@ from test_metrics import rep
 
 from orchestrator import definitions
 
-# B = 4 rows, C = 512 tokens, G = 4: three steps after the first tokens. The prompts take 2 s, of which the last prefill
-# chunk ends at 1.9 s: 0.1 s until all first tokens exist.
+# B = 4 rows, C = 512 tokens, G = 4: three steps after the first tokens. The prompts take 2 s: one chunk to 1.0 s, the
+# merging of caches to 1.9 s, and 0.1 s until all first tokens exist.
 TRACE = rep(step_s=0.1, batch=4, steps=3, chunk_s=[1.0, 0.9])
 
 
@@ -29,8 +29,8 @@ def test_uneven_steps_add_up_to_the_window() -> None:
 
 
 def test_mlx_lm_counts_the_first_token_too() -> None:
-    # batch_generate: B * G tokens over the time in its decode calls; the first waits 0.1 s for the first tokens
-    assert definitions.generation_tps_mlxlm(TRACE, 4, "batched") == pytest.approx(4 * 4 / (0.3 + 0.1))
+    # batch_generate: B * G tokens over all time but that in prompt chunks, of which the last mark is none: it merges
+    assert definitions.generation_tps_mlxlm(TRACE, 4, "batched") == pytest.approx(4 * 4 / (0.3 + 1.0))
     # stream_generate, which mlx_lm.benchmark takes for one row: G tokens over the time since the first
     alone = rep(step_s=0.1, batch=1, steps=3, chunk_s=[1.0, 0.9])
     assert definitions.generation_tps_mlxlm(alone, 1, "batched") == pytest.approx(4 / 0.3)

@@ -10,9 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from worker import mlx_runtime  # before all else: it imports mlx-lm in a way of its own
+
+# isort: split
 import mlx.core as mx
 
-from worker import fill, kv_quant, mlx_runtime, models
+from worker import fill, kv_quant, models
 from worker.caches import Cache, CacheFacts, describe
 from worker.engines.batched import BatchedEngine, demand_batchable, wired_limit_in_force
 from worker.engines.lockstep import LockstepEngine
