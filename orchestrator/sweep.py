@@ -221,7 +221,8 @@ class Sweep:
             started_at = utc_now()
             self._ledger.append("cell.started", cell_id=cell.cell_id, attempt=attempt, boot_id=self._host.boot_id)
             self._serial += 1
-            limits = attempt_limits(cell, settings, self._host.usable_memory_bytes, self._standing.counting)
+            records = self._standing.counting(cell.variant)
+            limits = attempt_limits(cell, settings, self._host.usable_memory_bytes, records)
             order = Order(
                 spec=attempt_spec(cell, settings, attempt, self._serial, model, limits, cold=self._cold),
                 limits=limits,
