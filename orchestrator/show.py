@@ -42,7 +42,8 @@ class LiveShow:
         self._screen: Screen = PlainScreen(sys.stderr, time.monotonic) if plain else open_screen(sys.stderr)
         self._started_s = time.monotonic()
         self._standing = Standing(self._cells, history, self._retries)
-        self._took = [_took(record) for record in self._standing.counting if record.verdict is Verdict.COMPLETED]
+        counting = (record for cell in self._cells for record in history.counting(cell.cell_id))
+        self._took = [_took(record) for record in counting if record.verdict is Verdict.COMPLETED]
         self._done = len(self._cells) - len(self._standing.left())
         self._outlook: _Outlook | None = None
 
@@ -96,7 +97,7 @@ class LiveShow:
             left = self._turns(self._standing.left())
             self._outlook = _Outlook(
                 cell=cell,
-                step_s=schedule.expected_step_s(cell, self._standing.counting),
+                step_s=schedule.expected_step_s(cell, self._standing.counting(cell.variant)),
                 first_s=remaining_s(self._took, left[:1], limit_s=settings.cell_time_limit),
                 rest_s=remaining_s(self._took, left[1:], limit_s=settings.cell_time_limit),
             )

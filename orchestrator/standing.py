@@ -25,19 +25,24 @@ class Standing:
         self._history, self._retries = history, retries
         left = schedule.in_turn(schedule.left_to_do(cells, history, retries), history)
         self._open = {cell.cell_id: cell for cell in left}
-        self.counting = [record for cell in cells for record in history.counting(cell.cell_id)]
-        self._unheard = [record for record in self.counting if _speaks(record)]
+        self._counting: dict[str | None, list[CellRecord]] = {}
+        self._unheard: list[CellRecord] = []
+        for cell in cells:
+            for record in history.counting(cell.cell_id):
+                self._keep(record)
 
     def left(self) -> tuple[Cell, ...]:
         """The cells that still need an attempt, in the order given; where repetitions are taken in turn, in their
         turn."""
         return tuple(self._open.values())
 
+    def counting(self, variant: str | None) -> Sequence[CellRecord]:
+        """The ended attempts of a variant's cells that count."""
+        return self._counting.get(variant, ())
+
     def take(self, record: CellRecord) -> None:
         """Takes in a record that the history has just got."""
-        self.counting.append(record)
-        if _speaks(record):
-            self._unheard.append(record)
+        self._keep(record)
         if schedule.is_done(self._history.counting(record.cell_id), self._retries):
             self._open.pop(record.cell_id, None)
         elif record.partial:
@@ -52,6 +57,7 @@ class Standing:
         self._unheard = [record for record in self._unheard if not record.memory_wall and record.cell_id in self._open]
         return told
 
-
-def _speaks(record: CellRecord) -> bool:
-    return record.memory_wall or record.stops_variant
+    def _keep(self, record: CellRecord) -> None:
+        self._counting.setdefault(record.variant, []).append(record)
+        if record.memory_wall or record.stops_variant:
+            self._unheard.append(record)

@@ -218,7 +218,7 @@ class Sweep:
         self._measuring.living_watchdog()
         started_at = utc_now()
         boot_id = self._host.boot_id
-        with self._measuring.order(task, model, self._standing.counting, self._state()) as order:
+        with self._measuring.order(task, model, self._standing.counting(cell.variant), self._state()) as order:
             self._ledger.append("cell.started", cell_id=cell.cell_id, attempt=attempt, boot_id=boot_id)
             try:
                 measured = self._measuring.measure(task, order, self._state(), earlier)
@@ -264,7 +264,7 @@ class Sweep:
         number = len(self._history.sentinels) + 1
         task = Task(cell, settings, number, settings.repeats, self._run.sentinel_folder(number))
         model = self._models.source(settings)
-        with self._measuring.order(task, model, self._standing.counting, self._state()) as order:
+        with self._measuring.order(task, model, self._standing.counting(cell.variant), self._state()) as order:
             self._ledger.append("sentinel.started", number=number, cell_id=cell.cell_id, boot_id=self._host.boot_id)
             measured = self._measuring.measure(task, order, self._state())
         if measured.record.verdict is not Verdict.INTERRUPTED:

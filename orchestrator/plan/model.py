@@ -1,8 +1,9 @@
 """Owns the Plan: its keys, their types, defaults and meanings. Reads no file and judges no key by another.
 
-The docstring under each key is its description in the JSON Schema and in docs/plan.md. `Settings` holds what
-may differ by variant, `SweepKeys` what belongs to the whole sweep; `PlanFile` is a plan as written, `Plan` as
-resolved. Attributes that hold seconds are named `*_s` where the key, which has its unit in its value, is not.
+The docstring under each key is its description in the JSON Schema and in docs/plan.md; schema.py reads them from here,
+since pydantic would parse this file at each start. `Settings` holds what may differ by variant, `SweepKeys` what
+belongs to the whole sweep; `PlanFile` is a plan as written, `Plan` as resolved. Attributes that hold seconds are named
+`*_s` where the key, which has its unit in its value, is not.
 """
 
 import functools
@@ -60,7 +61,7 @@ PartShare: TypeAlias = Annotated[Share, share()]
 class Strict(BaseModel):
     """Frozen, and no key that it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
 class SwapGrowth(Strict):

@@ -3,6 +3,9 @@
 Both are made from model.py. `python -m orchestrator.plan.schema` writes them into a checkout anew.
 """
 
+import ast
+import inspect
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from orchestrator.plan import model
 from orchestrator.plan.model import (
     AdaptiveReps,
     Cooldown,
@@ -48,7 +52,8 @@ def plan_json_schema() -> JsonSchema:
     """The JSON Schema (draft 2020-12) of a plan file, with the description and the default of every key."""
     schema = PlanFile.model_json_schema(by_alias=True)
     definitions: JsonSchema = schema["$defs"]
-    defaults = {model.__name__: _defaults(model) for model in _WITH_DEFAULTS}
+    defaults = {kind.__name__: _defaults(kind) for kind in _WITH_DEFAULTS}
+    meanings = _meanings()
     parts: list[tuple[str, JsonSchema]] = [(PlanFile.__name__, schema), *definitions.items()]
     entries = [entry for _, part in parts for entry in part["properties"].values()]
     parts += [(form["title"], form) for entry in entries for form in _inline(entry)]
@@ -57,6 +62,7 @@ def plan_json_schema() -> JsonSchema:
         for key, entry in part["properties"].items():
             entry.pop("title", None)
             entry.pop("default", None)
+            _describe(entry, meanings[name].get(key))
             if key in defaults.get(name, {}) and key not in _NO_DEFAULT and "$ref" not in entry:
                 entry["default"] = defaults[name][key]
     first = ("name", "model", "batches", "contexts")
@@ -64,9 +70,44 @@ def plan_json_schema() -> JsonSchema:
     return {"$schema": DIALECT, "title": "wallfinder plan", **schema}
 
 
-def _defaults(model: type[BaseModel]) -> dict[str, Any]:
+def _describe(entry: JsonSchema, meaning: str | None) -> None:
+    """Puts the description in, at its place in the alphabet."""
+    if meaning is not None:
+        whole = dict(sorted({**entry, "description": meaning}.items()))
+        entry.clear()
+        entry.update(whole)
+
+
+def _meanings() -> dict[str, dict[str, str]]:
+    """The docstring under each key, by class and by the key as people write it."""
+    found: dict[str, dict[str, str]] = {}
+    for node in ast.parse(inspect.getsource(model)).body:
+        if isinstance(node, ast.ClassDef) and isinstance(kind := getattr(model, node.name), type(BaseModel)):
+            own = dict(_docstrings(node.body))
+            inherited = [found.get(base.__name__, {}) for base in reversed(kind.__mro__[1:])]
+            names = {name: field.alias or name for name, field in kind.model_fields.items()}
+            redefined = {names[name] for name in kind.__annotations__ if name in names}
+            kept = {key: text for texts in inherited for key, text in texts.items() if key not in redefined}
+            found[node.name] = kept | {names[name]: text for name, text in own.items() if name in names}
+    return found
+
+
+def _docstrings(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    """The name and the docstring of each field of a class that has one."""
+    for field, text in itertools.pairwise(body):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+            and isinstance(text.value.value, str)
+        ):
+            yield field.target.id, inspect.cleandoc(text.value.value)
+
+
+def _defaults(kind: type[BaseModel]) -> dict[str, Any]:
     """The defaults of a model's keys as people write them."""
-    return model.model_construct().model_dump(mode="json", by_alias=True)
+    return kind.model_construct().model_dump(mode="json", by_alias=True)
 
 
 @dataclass(frozen=True, slots=True)
