@@ -79,8 +79,7 @@ class Sweep:
         self._contaminated = False
         self._cold = False  # whether the machine stood idle before the next cell
         self._deadline = Deadline(plan.deadline)
-        self._measuring.refused = self._refused = readings_refused()
-        self._cooldown = CoolDown(plan.cooldown, host.usable_memory_bytes, self._refused)
+        self._cooldown = CoolDown(plan.cooldown, host.usable_memory_bytes)
 
     def run(self) -> SweepEnd:
         """Does what is left of the plan and says why it ended.
@@ -96,6 +95,8 @@ class Sweep:
         log.info("sweep.started", run=str(self._run.path), cells=len(self._cells))
         try:
             self._settle_what_was_cut_off()
+            self._measuring.refused = readings_refused()
+            self._cooldown.refuse(self._measuring.refused)
             end = self._loop()
         except StopSweep as stop:
             end = stop.end
