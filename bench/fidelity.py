@@ -15,7 +15,7 @@ token and the wait for the first tokens too; a cell's is made of the same parts:
 
 Ratios are those of neighbours, the repetitions of one round. A machine that does other work slows some steps of any
 way: the quick quarter of steps (the first quartile of a repetition's) shows less of that. A session starts the
-processes anew.
+processes anew. What the cell's loop adds to a step is measured by itself as well, around steps that do nothing.
 """
 
 from __future__ import annotations
@@ -45,11 +45,15 @@ from orchestrator.strays import attempt_tag
 from orchestrator.watchdog import wire
 from orchestrator.watchdog.limits import Limits
 from orchestrator.watching import WatchdogLink
+from worker.backstops import KernelTimer
+from worker.measure import RepEnd, measure_rep
+from worker.mlx_runtime import MlxMemory
+from worker.progress import Progress
 from worker.protocol import ModelSource, RepResult, WorkerSpec, decode
 from worker.telemetry import Phase, TelemetryPage, create_page_fd
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 BATCHES, CONTEXT, TOKENS = (1, 4, 16), 64, 49
 CELL, BARE, MLX_LM = "cell", "bare", "mlx-lm"
@@ -99,9 +103,12 @@ def main() -> int:
         model = write_llama(Path(name) / "model", options.hidden_size, layers=4)
         sessions = [(batch, Path(name) / f"{batch}-{n}") for n in range(options.sessions) for batch in options.batches]
         measured = merged([measure(model, batch, options.rounds, folder) for batch, folder in sessions])
+    added_s = added_per_step_s()
     if options.json:
-        options.json.write_text(json.dumps([dataclasses.asdict(one) for one in measured], indent=1))
+        found = {"added_per_step_s": added_s, "batches": [dataclasses.asdict(one) for one in measured]}
+        options.json.write_text(json.dumps(found, indent=1))
     print(table(measured))
+    print(f"\nThe loop around a step, alone: {1e6 * added_s:.1f} µs.")
     return 0
 
 
@@ -173,9 +180,40 @@ def rep_of(result: RepResult) -> Rep:
     return Rep(result.step_s, window_s + first_s, result.generated_tokens, result.tokens_digest)
 
 
+def added_per_step_s() -> float:
+    """What the measuring loop itself takes per step: steps that do nothing, with the real page, timer and counters."""
+    page_fd = create_page_fd()
+    page = TelemetryPage(page_fd)
+    page.lay(1)
+    page.open_as_worker()
+    progress = Progress(page, KernelTimer(_LIMIT_S))
+    spec = dataclasses.replace(_spec(Path(), batch=1), gen_tokens=2001)
+    try:
+        reps = [measure_rep(spec, rep, _Idle(), [[0]], MlxMemory(), progress) for rep in range(25)]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        os.close(page_fd)
+    return statistics.median(statistics.fmean(rep.step_s) for rep in reps)
+
+
 def _interval(found: Sequence[float]) -> str:
     low, high = bootstrap(found)
     return f"{statistics.median(found):.3f} ({low:.3f} to {high:.3f})"
+
+
+class _Idle:
+    """An engine that does nothing, at once."""
+
+    launches_ahead = True
+
+    def prefill(self, prompts: list[list[int]], _chunk_done: Callable[[], None]) -> int:
+        return len(prompts)
+
+    def step(self) -> int:
+        return 1
+
+    def finish(self) -> RepEnd:
+        return RepEnd(finite_logits=True, constant_logits=False, kv_cache_bytes=0, filled_tokens=0)
 
 
 class _Loop:

@@ -52,7 +52,9 @@ def test_three_ways_make_the_same_tokens(tmp_path: Path) -> None:
     done = bench("fidelity", *sizes, "--json", found)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    (measured,) = json.loads(found.read_text(encoding="utf-8"))
+    document = json.loads(found.read_text(encoding="utf-8"))
+    (measured,) = document["batches"]
+    assert 0 < document["added_per_step_s"] < min(min(rep["step_s"]) for rep in measured["rounds"][0].values())
     assert measured["batch"] == 2
     assert [set(each) for each in measured["rounds"]] == [{CELL, BARE, MLX_LM}] * 3
     reps = [rep for each in measured["rounds"] for rep in each.values()]
