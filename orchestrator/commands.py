@@ -152,6 +152,7 @@ def _sweep(
         ledger.close()
     with collector_paused():
         give_out(lambda: print_table(run, end.state, rows))  # the exit code is the sweep's; the ledger has it all
+        settle()
     with contextlib.suppress(OSError):  # nobody listens any more; the exit code still tells
         click.echo(f"wallfinder: {end.reason}", err=True)
     return int(_exit_code(end, rows, fail_on))
