@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from orchestrator import __version__
-from orchestrator.collector import collector_paused
+from orchestrator.collector import collector_paused, settle
 from orchestrator.errors import Exit, WallfinderError
 from orchestrator.streams import give_out, provide_streams
 
@@ -168,6 +168,7 @@ def plan(plan_file: Path | None, schema: bool, as_json: bool) -> None:
 
         text = dry_run(plan_file, as_json=as_json)
         _out(lambda: print(text))
+        settle()
 
 
 @main.command()
@@ -180,6 +181,7 @@ def status(run_name: str, output_dir: Path, as_json: bool) -> None:
         from orchestrator.overview import show_status  # heavy, and of no use to --help
 
         _out(lambda: show_status(run_name, output_dir, as_json=as_json))
+        settle()
 
 
 @main.command()

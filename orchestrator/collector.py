@@ -27,5 +27,5 @@ def collector_paused() -> Iterator[None]:
 
 
 def settle() -> None:
-    """What was built so far stays until the end: the collector does not look through it again."""
+    """What was built so far stays until the end: the collector does not look through it again, not even at the end."""
     gc.freeze()

@@ -165,9 +165,9 @@ def _sweep(
     finally:
         ledger.close()
     with collector_paused():
-        give_out(
-            lambda: print_table(run, end.state, rows, ledger.history)
-        )  # the exit code is the sweep's; the ledger has it all
+        # The exit code is the sweep's whatever becomes of the output; the ledger has it all.
+        give_out(lambda: print_table(run, end.state, rows, ledger.history))
+        settle()
     with contextlib.suppress(OSError):  # nobody listens any more; the exit code still tells
         click.echo(f"wallfinder: {end.reason}", err=True)
     return int(_exit_code(end, rows, fail_on))

@@ -47,36 +47,29 @@ def replay(path: Path) -> History:
         LedgerError: the file cannot be read, or a line other than a torn last one is not an event.
     """
     history = History()
+    number = 0  # of the line
     try:
         with path.open("rb") as lines, collector_paused():
-            for number, line in enumerate(lines, start=1):
+            for line in lines:
+                number += 1
                 if not line.endswith(b"\n"):
                     history.torn = line
                     break
-                _take(history, line, f"{path}:{number}")
+                try:
+                    body = from_json(line)  # in a third of the time of Python's own
+                except ValueError:  # it refuses half a character, as a worker's words may hold; other words for errors
+                    body = json.loads(line.removesuffix(b"\n"))
+                history.apply(body)
     except FileNotFoundError:
         return history
     except OSError as error:
         raise LedgerError(f"{path}: cannot be read: {error.strerror}") from error
-    return history
-
-
-def _take(history: History, line: bytes, where: str) -> None:
-    try:
-        history.apply(_parsed(line))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise LedgerError(
-            f"{where}: not a journal event ({type(error).__name__}: {error}); "
+            f"{path}:{number}: not a journal event ({type(error).__name__}: {error}); "
             "mend or remove that line by hand, the file was left as it is"
         ) from error
-
-
-def _parsed(line: bytes) -> Any:
-    """The line's JSON value. Raises ValueError, RecursionError."""
-    try:
-        return from_json(line)  # in a third of the time
-    except ValueError:  # it refuses half a character, as a worker's words may hold, and has other words for errors
-        return json.loads(line.removesuffix(b"\n"))
+    return history
 
 
 class Ledger:
