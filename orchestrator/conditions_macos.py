@@ -44,9 +44,10 @@ def read_macos(at_s: float) -> Conditions:
     )
 
 
-def read_gpu_cores() -> int | None:
-    """How many cores the GPU has; None where nobody says."""
-    return gpu_cores_in(_said({"gpu": _COMMANDS["gpu"]})["gpu"])
+def read_gpu() -> tuple[str | None, int | None]:
+    """The GPU's name and how many cores it has; None where nobody says."""
+    data = _said({"gpu": _COMMANDS["gpu"]})["gpu"]
+    return gpu_name_in(data), gpu_cores_in(data)
 
 
 def power_source_in(text: str) -> str | None:
@@ -94,6 +95,12 @@ def gpu_cores_in(data: bytes) -> int | None:
     """The accelerator's `gpu-core-count` in ioreg's property list."""
     counts = [entry["gpu-core-count"] for entry in _entries(_plist(data)) if "gpu-core-count" in entry]
     return next((count for count in counts if isinstance(count, int) and count > 0), None)
+
+
+def gpu_name_in(data: bytes) -> str | None:
+    """The accelerator's `model` in ioreg's property list."""
+    models = [entry["model"] for entry in _entries(_plist(data)) if "gpu-core-count" in entry and "model" in entry]
+    return next((model for model in models if isinstance(model, str)), None)
 
 
 def _plist(data: bytes) -> Any:

@@ -5,7 +5,6 @@ Does not watch anything (the watchdog does) and never imports MLX: versions come
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import ctypes.util
 import importlib.metadata
@@ -20,9 +19,12 @@ import psutil
 
 from orchestrator import __version__
 from orchestrator.conditions_probe import read_conditions
+from orchestrator.host_neighbours import large_processes, model_servers, other_processes
 from orchestrator.watchdog.probe_macos import parse_uint
 
-_LARGE_FRAC, _LARGE_COUNT = 0.02, 20
+if sys.platform == "darwin":
+    from orchestrator.conditions_macos import read_gpu
+
 _PACKAGES = ("mlx", "mlx-lm", "numpy", "transformers", "psutil", "huggingface-hub")
 
 
@@ -30,10 +32,11 @@ _PACKAGES = ("mlx", "mlx-lm", "numpy", "transformers", "psutil", "huggingface-hu
 class HostFacts:
     """The machine at the start of a sweep. Memory in bytes; None where this platform does not tell.
 
-    `wired_limit_bytes`: what a person set as the GPU's share (macOS; 0: the system's default). `os_build` names the
-    system exactly. `power_source`, `low_power_mode` and `thermal` are as in conditions.py; each cell has its own.
-    `large_processes` names other programs that hold over 2 % of memory each, largest first. `backstops`: what the
-    kernel was seen to do for us (backstops.py); empty where nobody tried.
+    `wired_limit_bytes`: what a person set as the GPU's share (macOS; 0: the system's default). `backstops`: what the
+    kernel was seen to do for us (backstops.py); empty where nobody tried. `cores_performance` and `cores_efficiency`
+    are physical cores, None where all are of one kind or nobody tells. `large_processes`: other
+    programs at the start, by name; `model_servers`: those among the others with a known name. `power_source`,
+    `low_power_mode` and `thermal` are as in conditions.py; each cell has its own.
     """
 
     boot_id: str
@@ -51,15 +54,18 @@ class HostFacts:
     wallfinder: str = __version__
     versions: dict[str, str] = field(default_factory=dict)
     wired_limit_bytes: int | None = None
-    os_build: str = ""
+    backstops: dict[str, str] = field(default_factory=dict)
     cores_performance: int | None = None
     cores_efficiency: int | None = None
+    gpu_name: str | None = None
     gpu_cores: int | None = None
+    os_build: str = ""
+    kernel_version: str = ""
     power_source: str | None = None
     low_power_mode: bool | None = None
     thermal: str | None = None
     large_processes: list[str] = field(default_factory=list)
-    backstops: dict[str, str] = field(default_factory=dict)
+    model_servers: list[str] = field(default_factory=list)
 
     @property
     def usable_memory_bytes(self) -> int:
@@ -73,15 +79,15 @@ class HostFacts:
 
 def read_host(backstops: dict[str, str] | None = None) -> HostFacts:
     """Reads the facts of this machine; the backstops are what the caller found of them."""
-    swap, memory_bytes, conditions = _swap(), _memory(), read_conditions()
-    performance, efficiency = cores_by_kind()
+    swap = _swap()
+    cores, gpu, now, others = _cores_by_kind(), _gpu(), read_conditions(), other_processes()
     return HostFacts(
         boot_id=boot_id(),
         system=platform.system(),
         release=platform.mac_ver()[0] or platform.release(),
         machine=platform.machine(),
         chip=_chip(),
-        memory_bytes=memory_bytes,
+        memory_bytes=_memory(),
         memory_limit_bytes=_container_limit(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")),
         swap_total_bytes=swap[0],
         swap_used_bytes=swap[1],
@@ -90,15 +96,18 @@ def read_host(backstops: dict[str, str] | None = None) -> HostFacts:
         python=platform.python_version(),
         versions=_versions(),
         wired_limit_bytes=_wired_limit(),
-        os_build=_os_build(),
-        cores_performance=performance,
-        cores_efficiency=efficiency,
-        gpu_cores=_gpu_cores(),
-        power_source=conditions.power_source,
-        low_power_mode=conditions.low_power_mode,
-        thermal=conditions.thermal,
-        large_processes=large_processes(int(_LARGE_FRAC * memory_bytes)),
         backstops=backstops or {},
+        cores_performance=cores[0],
+        cores_efficiency=cores[1],
+        gpu_name=gpu[0],
+        gpu_cores=gpu[1],
+        os_build=_os_build(),
+        kernel_version=platform.version(),
+        power_source=now.power_source,
+        low_power_mode=now.low_power_mode,
+        thermal=now.thermal,
+        large_processes=large_processes(others, _memory()),
+        model_servers=model_servers(others),
     )
 
 
@@ -138,81 +147,74 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _os_build() -> str:
-    if sys.platform == "darwin":
-        return _sysctl_text("kern.osversion")
-    else:
-        try:
-            name = platform.freedesktop_os_release().get("PRETTY_NAME", "")
-        except OSError:
-            name = ""
-        return f"{name} {platform.version()}".strip()
-
-
-def cores_by_kind(cpus: Path = Path("/sys/devices/system/cpu")) -> tuple[int | None, int | None]:
-    """Performance and efficiency cores; None and None where all are of one kind, or nobody says.
-
-    Linux tells cores apart by their capacity, or else by their highest frequency: the largest is performance.
-    """
-    if sys.platform == "darwin":
-        kinds = (parse_uint(_sysctl_bytes(f"hw.perflevel{level}.physicalcpu")) for level in (0, 1))
-        performance, efficiency = kinds
-        return performance, efficiency
-    else:
-        for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
-            values = [int(text) for path in cpus.glob(f"cpu[0-9]*/{name}") if (text := _read(path)).isdigit()]
-            largest = sum(value > 0.8 * max(values) for value in values)  # single cores boost a little higher
-            if values and largest < len(values):
-                return largest, len(values) - largest
-        return None, None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _gpu_cores() -> int | None:
-    if sys.platform == "darwin":
-        from orchestrator.conditions_macos import read_gpu_cores  # of no use elsewhere
-
-        return read_gpu_cores()
-    else:
-        return None
-
-
-def large_processes(over_bytes: int) -> list[str]:
-    """Names of other programs that hold more memory than that, largest first, twenty at most; no arguments, no paths.
-
-    What another user's processes hold is not told everywhere.
-    """
-    own = {os.getpid(), os.getppid()}
-    held: dict[str, int] = {}
-    with contextlib.suppress(OSError, RuntimeError, psutil.Error):  # as everywhere: psutil on a newer macOS
-        for process in psutil.process_iter(["pid", "name", "memory_info"]):
-            memory = process.info["memory_info"]
-            if memory is not None and memory.rss > over_bytes and process.info["pid"] not in own:
-                name = Path(str(process.info["name"] or "")).name
-                held[name] = max(held.get(name, 0), memory.rss)
-    return sorted(held, key=lambda name: -held[name])[:_LARGE_COUNT]
-
-
 def _chip() -> str:
     if sys.platform == "darwin":
         return _sysctl_text("machdep.cpu.brand_string")
     else:
-        return _chip_in_cpuinfo(Path("/proc/cpuinfo")) or platform.processor()
+        return _value_in(Path("/proc/cpuinfo"), ("model name", "Model")) or platform.processor()
 
 
-def _chip_in_cpuinfo(path: Path) -> str:
+def _value_in(path: Path, keys: tuple[str, ...]) -> str:
+    """The value of the first line `key: value` with one of the keys; empty where there is none."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
     pairs = (line.partition(":") for line in lines)
-    return next((value.strip() for key, _, value in pairs if key.strip() in ("model name", "Model")), "")
+    return next((value.strip() for key, _, value in pairs if key.strip() in keys), "")
+
+
+def _cores_by_kind() -> tuple[int | None, int | None]:
+    """Performance and efficiency cores."""
+    if sys.platform == "darwin":
+        performance, efficiency = (_sysctl_bytes(f"hw.perflevel{level}.physicalcpu") for level in (0, 1))
+        return parse_uint(performance), parse_uint(efficiency)
+    else:
+        return cores_by_kind_in(Path("/sys/devices/system/cpu"))
+
+
+def cores_by_kind_in(folder: Path) -> tuple[int | None, int | None]:
+    """Physical cores near the greatest capacity (or frequency) and the others; None where there is but one kind.
+
+    Favoured cores of one kind differ by a few percent, kinds by a fifth or more.
+    """
+    for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
+        cores: dict[str, int] = {}
+        for cpu in folder.glob("cpu[0-9]*"):
+            value = _first_line(cpu / name)
+            if value.isdigit():
+                cores[_first_line(cpu / "topology/thread_siblings_list") or cpu.name] = int(value)
+        fast = sum(value > 0.85 * max(cores.values()) for value in cores.values())
+        if fast < len(cores):
+            return fast, len(cores) - fast
+    return None, None
+
+
+def _gpu() -> tuple[str | None, int | None]:
+    """The GPU's name and how many cores it has."""
+    if sys.platform == "darwin":
+        return read_gpu()
+    else:
+        folder = Path("/proc/driver/nvidia/gpus")
+        names = [_value_in(path, ("Model",)) for path in sorted(folder.glob("*/information"))]
+        return next((name for name in names if name), None), None
+
+
+def _os_build() -> str:
+    if sys.platform == "darwin":
+        return _sysctl_text("kern.osversion")
+    else:
+        try:
+            return platform.freedesktop_os_release().get("PRETTY_NAME", "")
+        except OSError:
+            return ""
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _container_limit(cgroup_root: Path, membership: Path) -> int | None:

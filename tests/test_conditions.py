@@ -156,6 +156,7 @@ REGISTRY = [
     {
         "IOClass": "AGXAcceleratorG16X",
         "gpu-core-count": 40,
+        "model": "Apple M4 Max",
         "IORegistryEntryChildren": [
             {
                 "IOUserClientCreator": "pid 533, WindowServer",
@@ -178,12 +179,14 @@ def test_ioreg_says_who_uses_the_gpu_and_how_many_cores_it_has() -> None:
     data = plistlib.dumps(REGISTRY)
     assert macos.gpu_processes_in(data) == {"WindowServer:533": 2.0, "Code Helper (GPU):99": 1.0, "ollama:7": 0.0}
     assert macos.gpu_cores_in(data) == 40
+    assert macos.gpu_name_in(data) == "Apple M4 Max"
 
 
 @pytest.mark.parametrize("data", [b"", b"not a list", plistlib.dumps([]), plistlib.dumps({"a": 1}), b"<plist>"])
 def test_another_form_of_the_registry_says_nothing(data: bytes) -> None:
     assert macos.gpu_processes_in(data) is None
     assert macos.gpu_cores_in(data) is None
+    assert macos.gpu_name_in(data) is None
 
 
 def test_a_tool_that_fails_or_hangs_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

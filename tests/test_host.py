@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from orchestrator.host import _container_limit, boot_id, cores_by_kind, large_processes, read_host
+from orchestrator.host import _container_limit, boot_id, cores_by_kind_in, read_host
+from orchestrator.host_neighbours import Process, large_processes, model_servers, other_processes, told_name
 
 
 def test_the_facts_are_this_machines() -> None:
@@ -27,32 +30,6 @@ def test_no_home_and_no_user_is_told() -> None:
     text = json.dumps(read_host().to_json())
     assert str(Path.home()) not in text
     assert os.uname().nodename not in text
-
-
-def test_other_large_programs_are_named_and_nothing_else() -> None:
-    names = large_processes(1)
-    assert names
-    assert not any("/" in name or " -" in name for name in names)
-    assert len(names) <= 20
-    assert large_processes(1 << 60) == []
-
-
-@pytest.mark.skipif(sys.platform == "darwin", reason="macOS is asked by sysctl")
-@pytest.mark.parametrize(
-    ("name", "values", "kinds"),
-    [
-        ("cpu_capacity", [1024, 1024, 400, 400, 400], (2, 3)),
-        ("cpufreq/cpuinfo_max_freq", [5_000_000, 4_900_000, 3_600_000], (2, 1)),
-        ("cpufreq/cpuinfo_max_freq", [5_000_000, 4_900_000], (None, None)),  # one that boosts higher is no other kind
-        ("nothing", [1], (None, None)),
-    ],
-)
-def test_cores_are_told_apart(
-    tmp_path: Path, name: str, values: list[int], kinds: tuple[int | None, int | None]
-) -> None:
-    for number, value in enumerate(values):
-        write(tmp_path / f"cpu{number}" / name, f"{value}\n")
-    assert cores_by_kind(tmp_path) == kinds
 
 
 def write(path: Path, text: str) -> None:
@@ -97,3 +74,73 @@ def test_a_psutil_that_breaks_on_a_new_system_costs_no_sweep(monkeypatch: pytest
 
     monkeypatch.setattr("orchestrator.host.psutil.virtual_memory", broken)
     assert read_host().memory_bytes == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, (None, None)),
+        ({"cpu0/cpu_capacity": "1024", "cpu1/cpu_capacity": "1024"}, (None, None)),
+        ({"cpu0/cpu_capacity": "1024", "cpu1/cpu_capacity": "446", "cpu2/cpu_capacity": "446"}, (1, 2)),
+        (
+            {
+                "cpu0/cpufreq/cpuinfo_max_freq": "5600000",
+                "cpu0/topology/thread_siblings_list": "0-1",
+                "cpu1/cpufreq/cpuinfo_max_freq": "5600000",
+                "cpu1/topology/thread_siblings_list": "0-1",
+                "cpu2/cpufreq/cpuinfo_max_freq": "5800000",
+                "cpu3/cpufreq/cpuinfo_max_freq": "4200000",
+            },
+            (2, 1),
+        ),
+        ({"cpu0/cpufreq/cpuinfo_max_freq": "5600000", "cpu1/cpufreq/cpuinfo_max_freq": "5800000"}, (None, None)),
+    ],
+)
+def test_cores_are_of_two_kinds_where_they_differ(
+    tmp_path: Path, files: dict[str, str], cores: tuple[int | None, int | None]
+) -> None:
+    for name, text in files.items():
+        write(tmp_path / name, text + "\n")
+    assert cores_by_kind_in(tmp_path) == cores
+
+
+def test_large_processes_are_few_and_the_largest_first() -> None:
+    processes = [Process("small", 10), Process("hidden", None), *(Process(f"p{i}", 3000 + i) for i in range(30))]
+    found = large_processes(processes, 100_000)
+    assert len(found) == 20
+    assert found[0] == "p29"
+    assert large_processes([Process("edge", 2000)], 100_000) == []
+    assert large_processes([Process("big", (1 << 30) + 1)], 1 << 40) == [
+        {"name": "big", "resident_bytes": (1 << 30) + 1}
+    ]
+
+
+def test_model_servers_are_known_by_name() -> None:
+    names = ("ollama", "Ollama Helper", "LM Studio", "llama-server", "python3.12", "collama", "VLLM::EngineCore")
+    assert model_servers([Process(name, None) for name in (*names, "ollama")]) == [
+        "LM Studio",
+        "Ollama Helper",
+        "VLLM::EngineCore",
+        "llama-server",
+        "ollama",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("/opt/x/tool", "tool"), ("jdoe-agent", "withheld"), ("JDoe", "withheld"), ("python", "python")]
+)
+def test_a_name_tells_no_folder_and_no_person(name: str, told: str) -> None:
+    assert told_name(name, Path("/home/jdoe")) == told
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a copy of a system's tool may not run on Apple silicon")
+def test_our_own_tree_is_not_among_the_others(tmp_path: Path) -> None:
+    tool = tmp_path / "wf-neighbour"
+    shutil.copy(shutil.which("sleep") or "", tool)
+    with subprocess.Popen((tool, "60")) as child:
+        ours = {each.name for each in other_processes()}
+        told = "from orchestrator.host_neighbours import other_processes; print(*other_processes(), sep='\\n')"
+        seen = subprocess.run((sys.executable, "-c", told), capture_output=True, check=True, text=True).stdout
+        child.kill()
+    assert tool.name in seen
+    assert tool.name not in ours
