@@ -6,19 +6,15 @@ import random
 import statistics
 from typing import TYPE_CHECKING
 
+from orchestrator import stats
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
 def quantile(values: Sequence[float], share: float) -> float:
     """The value below which `share` of the values are, by linear interpolation; NaN of none."""
-    if not values:
-        return float("nan")
-    ordered = sorted(values)
-    at = share * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
+    return stats.quantile(values, share) if values else float("nan")
 
 
 def bootstrap(

@@ -4,43 +4,58 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import metrics, verdict
 from orchestrator.failure_texts import recognise
 from orchestrator.records import CellRecord, Metrics, Verdict, WouldHave
+from worker.protocol import Done
 from worker.telemetry import Phase, Telemetry
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from orchestrator.attempt import Order, Outcome
     from orchestrator.cells import Cell
+    from orchestrator.conditions import CellConditions
     from orchestrator.watchdog.wire import Released
+    from worker.protocol import RepResult
+    from worker.repeats import Repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is known around an attempt. Stamps in UTC.
+
+    `contaminated`: the host had not come back to its baseline when it began; `drifted`: the sentinel was not what it
+    had been when it was last measured.
+    """
+
+    started_at: str
+    ended_at: str
+    boot_id: str
+    contaminated: bool = False
+    drifted: bool = False
+    conditions: CellConditions | None = None
 
 
 def record_of(
-    cell: Cell,
-    order: Order,
-    outcome: Outcome,
-    *,
-    started_at: str,
-    ended_at: str,
-    boot_id: str,
-    contaminated: bool,
+    cell: Cell, order: Order, outcome: Outcome, around: Around, earlier: Sequence[RepResult] = ()
 ) -> tuple[CellRecord, verdict.Judgement]:
     """The record of an ended attempt, and the judgement that it holds.
 
-    `contaminated` says that the host had not come back to its baseline when the attempt began.
+    `earlier`: repetitions of the cell from attempts before, where repetitions of cells are taken in turn.
     """
     judgement = verdict.judge(_facts(order, outcome))
     spec, released, telemetry = order.spec, outcome.released, outcome.telemetry
-    numbers = metrics.summarise(outcome.reps, outcome.model, spec.batch, spec.gen_tokens)
-    if telemetry is not None:
-        numbers = with_broken_phase(numbers, telemetry)
+    reps = [*earlier, *outcome.reps]
+    numbers = _numbers(order, outcome, reps)
     valid: bool | None = None
     reasons: tuple[str, ...] = ()
     if judgement.verdict is Verdict.COMPLETED:
-        _, reasons = metrics.validity(numbers, outcome.reps, released, order.limits.memory_bytes)
-        reasons = (*reasons, *_doubts(outcome, contaminated=contaminated))
+        _, reasons = metrics.validity(numbers, reps, released, order.limits.memory_bytes, _measured_s(outcome))
+        reasons = (*reasons, *_doubts(outcome, around))
         valid = not reasons
     record = CellRecord(
         cell_id=cell.cell_id,
@@ -70,15 +85,46 @@ def record_of(
         rungs=tuple((str(name), float(at)) for name, at in released.rungs) if released else (),
         watchdog_late_max_s=released.late_max_s if released else None,
         would_have=_would_have(released) if released else None,
-        started_at=started_at,
-        ended_at=ended_at,
+        conditions=around.conditions.to_json() if around.conditions else {},
+        started_at=around.started_at,
+        ended_at=around.ended_at,
         duration_s=outcome.duration_s,
-        boot_id=boot_id,
+        boot_id=around.boot_id,
     )
     return record, judgement
 
 
-def _doubts(outcome: Outcome, *, contaminated: bool) -> tuple[str, ...]:
+def _measured_s(outcome: Outcome) -> float:
+    return sum(rep.ended_s - rep.started_s for rep in outcome.reps)
+
+
+def one_of_several(
+    record: CellRecord, earlier: Sequence[CellRecord], reps: Sequence[RepResult], repeats: Repeats
+) -> CellRecord:
+    """The record of a cell whose repetitions are taken in turn: partial until they are enough.
+
+    `earlier` are its parts so far, whose doubts hold for the whole (its noise is judged over all), `reps` all
+    repetitions.
+    """
+    judged_anew = {"noisy", "drifting"}
+    for reason in dict.fromkeys(reason for part in earlier for reason in part.invalid_reasons):
+        record = record if reason in judged_anew or record.valid is None else record.doubted(reason)
+    if record.verdict is not Verdict.COMPLETED or len(earlier) + 1 >= repeats.most:
+        return record
+    measured_s = sum(rep.ended_s - rep.started_s for rep in reps)
+    return dataclasses.replace(record, partial=not repeats.enough(record.metrics.rep_tps, measured_s))
+
+
+def _numbers(order: Order, outcome: Outcome, reps: Sequence[RepResult]) -> Metrics:
+    spec, released = order.spec, outcome.released
+    numbers = metrics.summarise(reps, outcome.model, spec.batch, spec.gen_tokens, spec.engine)
+    if outcome.telemetry is not None:
+        numbers = with_broken_phase(numbers, outcome.telemetry)
+    numbers = metrics.with_terms(numbers, outcome.model, spec)
+    return numbers if released is None else metrics.with_footprints(numbers, released.phase_footprint_bytes)
+
+
+def _doubts(outcome: Outcome, around: Around) -> tuple[str, ...]:
     """Why the numbers of a completed cell cannot be trusted, by what is known beside its repetitions and the watchdog.
 
     `gpu_error`: Metal's errors come late and may be swallowed on their way (in a destructor, say), so a process that
@@ -90,9 +136,11 @@ def _doubts(outcome: Outcome, *, contaminated: bool) -> tuple[str, ...]:
     checks = {
         "gpu_error": hit is not None and hit.row.verdict in (Verdict.HIT_THE_WALL, Verdict.CRASHED),
         "virtual_gpu": "paravirtual" in device.lower(),
-        "host_contaminated": contaminated,
+        "host_contaminated": around.contaminated,
+        "drifted": around.drifted,
     }
-    return tuple(name for name, applies in checks.items() if applies)
+    found = around.conditions.reasons() if around.conditions else ()
+    return (*(name for name, applies in checks.items() if applies), *found)
 
 
 def with_broken_phase(numbers: Metrics, telemetry: Telemetry) -> Metrics:
@@ -149,7 +197,7 @@ def _facts(order: Order, outcome: Outcome) -> verdict.AttemptFacts:
         phase=telemetry.phase.label if telemetry else None,
         rep=telemetry.rep if telemetry else None,
         step=telemetry.step if telemetry else None,
-        reps_expected=order.spec.reps,
+        reps_expected=outcome.final.reps if isinstance(outcome.final, Done) else order.spec.reps,
         reps_measured=len(outcome.reps),
         watchdog_died=outcome.watchdog_died,
         acted=outcome.acted,

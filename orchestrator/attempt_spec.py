@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.cells import Cell
+    from orchestrator.measuring import Task
     from orchestrator.plan import Settings
     from orchestrator.records import CellRecord
     from orchestrator.watchdog.limits import Limits
@@ -26,19 +27,21 @@ def attempt_limits(cell: Cell, settings: Settings, memory_bytes: int, records: S
     return resolve_limits(settings, memory_bytes, schedule.expected_step_s(cell, records), chunk_s)
 
 
-def attempt_spec(
-    cell: Cell, settings: Settings, attempt: int, serial: int, model: ModelSource, limits: Limits, *, cold: bool
-) -> WorkerSpec:
+def attempt_spec(task: Task, serial: int, model: ModelSource, limits: Limits, *, cold: bool) -> WorkerSpec:
     """What the worker is to do. `cold`: the machine stood idle before, so it warms up at least once."""
+    cell, settings, repeats = task.cell, task.settings, task.repeats
     return WorkerSpec(
         cell_id=cell.cell_id,
-        attempt=attempt,
+        attempt=task.attempt,
         serial=serial,
         model=model,
         batch=cell.batch,
         context=cell.context,
         gen_tokens=settings.gen_tokens,
-        reps=settings.reps,
+        reps=repeats.most,
+        least_reps=repeats.least,
+        until_cv=repeats.until_cv,
+        max_reps_s=repeats.max_time_s,
         warmup=max(settings.warmup, int(cold)),
         seed=settings.seed,
         engine=settings.engine,
@@ -49,7 +52,7 @@ def attempt_spec(
         kv_group_size=settings.kv_group_size,
         wired_limit=settings.wired_limit,
         backstop_s=backstop_s(settings, limits),
-        fault=schedule.fault_for(settings.faults, cell.cell_id, attempt),
+        fault=schedule.fault_for(settings.faults, cell.cell_id, task.attempt),
     )
 
 

@@ -26,17 +26,18 @@ if TYPE_CHECKING:
 
 VERIFIED = "verified"
 _LIMIT_S = 10.0  # only a backstop that does not work takes as long
+_CANARY_S = 12  # a canary that nobody waits for any more ends by itself
 _NOT_HERE = "absent: this platform has none"
 _TIMER = (
     "import ctypes, signal; signal.signal(signal.SIGALRM, signal.SIG_DFL);"
     "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM});"
-    "signal.setitimer(signal.ITIMER_REAL, 0.05); ctypes.PyDLL(None).sleep(60)"  # PyDLL holds the interpreter's lock
+    f"signal.setitimer(signal.ITIMER_REAL, 0.05); ctypes.PyDLL(None).sleep({_CANARY_S})"  # PyDLL keeps Python's lock
 )
 _OOM_SCORE = (
     "f = open('/proc/self/oom_score_adj', 'r+'); f.write('1000'); f.flush(); f.seek(0); print(f.read().strip())"
 )
-_SLEEPER = "print(1, flush=True); import time; time.sleep(60)"
-_ORPHAN = "import ctypes, time; print(ctypes.CDLL(None).prctl(1, 9, 0, 0, 0), flush=True); time.sleep(60)"
+_SLEEPER = f"print(1, flush=True); import time; time.sleep({_CANARY_S})"
+_ORPHAN = f"import ctypes, time; print(ctypes.CDLL(None).prctl(1, 9, 0, 0, 0), flush=True); time.sleep({_CANARY_S})"
 _PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-I', '-S', '-c', {_ORPHAN!r}])"
 _CANARY_BYTES = 1 << 28
 

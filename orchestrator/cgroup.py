@@ -88,6 +88,14 @@ def _own_membership() -> Membership:
     return found
 
 
+def controller_version() -> int | None:
+    """The version of this process's memory controller, 1 or 2; None where there is none."""
+    try:
+        return _own_membership().version
+    except HostUnfit:
+        return None
+
+
 def parents(membership: Membership) -> list[Path]:
     """The groups in which a worker's group may be made, the best first.
 

@@ -80,6 +80,11 @@ def _sweep_options(command: Callable[..., None]) -> Callable[..., None]:
             help="Exit 1 also where a cell hit the wall, timed out, or was measured but is not valid.",
         ),
         click.option("--plain", is_flag=True, help="Plain lines in place of the live screen."),
+        click.option(
+            "--other-host",
+            is_flag=True,
+            help="Go on although the machine, mlx or mlx-lm is another than when the run began.",
+        ),
     ):
         command = option(command)
     return command
@@ -110,12 +115,14 @@ def run(
     reps: int | None,
     fail_on: tuple[str, ...],
     plain: bool,
+    other_host: bool,
 ) -> NoReturn:
     """Runs PLAN cell by cell into a run directory; the same plan and name again goes on where it was cut off."""
     from orchestrator.commands import plan_from_command_line, run_plan  # heavy, and of no use to --help
 
     plan = plan_from_command_line(plan_file, name, model, batches, contexts, gen_tokens, reps)
-    sys.exit(run_plan(plan, output_dir, extend=extend, fail_on=frozenset(fail_on), plain=plain))
+    failing = frozenset(fail_on)
+    sys.exit(run_plan(plan, output_dir, extend=extend, fail_on=failing, plain=plain, other_host=other_host))
 
 
 @main.command()
@@ -128,11 +135,19 @@ def run(
     help="Run cells again that ended so.",
 )
 @_sweep_options
-def resume(run_name: str, output_dir: Path, retry: tuple[str, ...], fail_on: tuple[str, ...], plain: bool) -> NoReturn:
+def resume(
+    run_name: str,
+    output_dir: Path,
+    retry: tuple[str, ...],
+    fail_on: tuple[str, ...],
+    plain: bool,
+    other_host: bool,
+) -> NoReturn:
     """Does exactly what is left of RUN, a run directory."""
     from orchestrator.commands import resume_run  # heavy, and of no use to --help
 
-    sys.exit(resume_run(run_name, output_dir, retry=frozenset(retry), fail_on=frozenset(fail_on), plain=plain))
+    again, failing = frozenset(retry), frozenset(fail_on)
+    sys.exit(resume_run(run_name, output_dir, retry=again, fail_on=failing, plain=plain, other_host=other_host))
 
 
 @main.command()
@@ -186,6 +201,26 @@ def replay(run_name: str, output_dir: Path, watchdog_file: Path | None, cell_glo
     from orchestrator.replay_show import show_replay  # heavy, and of no use to --help
 
     _out(lambda: show_replay(run_name, output_dir, watchdog_file, cell_glob, as_json=as_json))
+
+
+@main.command()
+@click.argument("run_name", metavar="RUN")
+@_output_dir
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["llama-bench"]),
+    default="llama-bench",
+    show_default=True,
+    help="llama-bench: the columns of llama.cpp's llama-batched-bench.",
+)
+@click.option("--json", "as_json", is_flag=True, help="A JSON line per cell, as its --output-format jsonl.")
+@click.option("--with-invalid", is_flag=True, help="Also cells that were measured but are not valid.")
+def export(run_name: str, output_dir: Path, form: str, as_json: bool, with_invalid: bool) -> None:  # noqa: ARG001 - one so far
+    """Prints RUN's completed cells in the form that another program reads."""
+    from orchestrator.export import show_export  # heavy, and of no use to --help
+
+    _out(lambda: show_export(run_name, output_dir, as_json=as_json, with_invalid=with_invalid))
 
 
 @main.command()

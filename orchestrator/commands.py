@@ -12,7 +12,8 @@ import click
 
 from orchestrator import run_directory, schedule
 from orchestrator.collector import collector_paused, settle
-from orchestrator.errors import Exit, LedgerError, PlanChanged, PlanError
+from orchestrator.comparable import host_changes
+from orchestrator.errors import Exit, HostChanged, LedgerError, PlanChanged, PlanError
 from orchestrator.host import read_host
 from orchestrator.interrupts import Interrupts
 from orchestrator.ledger import Ledger, utc_now
@@ -74,7 +75,9 @@ def plan_from_command_line(
     return rename_plan(plan, name) if name is not None else plan
 
 
-def run_plan(plan: Plan, output_dir: Path, *, extend: bool, fail_on: frozenset[str], plain: bool) -> int:
+def run_plan(
+    plan: Plan, output_dir: Path, *, extend: bool, fail_on: frozenset[str], plain: bool, other_host: bool = False
+) -> int:
     """Starts a run, or goes on with the one that has this name and plan. Returns the exit code."""
     host = _tried_host()
     try:
@@ -83,16 +86,24 @@ def run_plan(plan: Plan, output_dir: Path, *, extend: bool, fail_on: frozenset[s
         run = run_directory.find(str(output_dir / plan.name), output_dir)
         with RunLock(run.path, utc_now()):
             changed = _accepted(run, plan, extend=extend)
-            return _sweep(run, host, frozenset(), fail_on, plain=plain, changed=changed)
+            return _sweep(run, host, frozenset(), fail_on, plain=plain, changed=changed, other_host=other_host)
     with RunLock(run.path, utc_now()):
         return _sweep(run, host, frozenset(), fail_on, plain=plain)
 
 
-def resume_run(text: str, output_dir: Path, *, retry: frozenset[str], fail_on: frozenset[str], plain: bool) -> int:
+def resume_run(
+    text: str,
+    output_dir: Path,
+    *,
+    retry: frozenset[str],
+    fail_on: frozenset[str],
+    plain: bool,
+    other_host: bool = False,
+) -> int:
     """Does what is left of a run. Returns the exit code."""
     run = run_directory.find(text, output_dir)
     with RunLock(run.path, utc_now()):
-        return _sweep(run, None, retry, fail_on, plain=plain)
+        return _sweep(run, None, retry, fail_on, plain=plain, other_host=other_host)
 
 
 def _accepted(run: RunDirectory, plan: Plan, *, extend: bool) -> Plan | None:
@@ -126,6 +137,7 @@ def _sweep(
     *,
     plain: bool,
     changed: Plan | None = None,
+    other_host: bool = False,
 ) -> int:
     with collector_paused():
         ledger = Ledger(run.path)
@@ -142,6 +154,8 @@ def _sweep(
         )
     try:
         with Interrupts() as interrupts:
+            if retry or not _is_answered(plan, ledger):
+                _demand_same_host(run, ledger, host or read_host(), other_host=other_host)
             _reopen(ledger, plan, retry)
             if _is_answered(plan, ledger):
                 end = answered_sweep(ledger, plan, host or read_host())
@@ -151,7 +165,8 @@ def _sweep(
     finally:
         ledger.close()
     with collector_paused():
-        give_out(lambda: print_table(run, end.state, rows))  # the exit code is the sweep's; the ledger has it all
+        # The exit code is the sweep's whatever becomes of the output; the ledger has it all.
+        give_out(lambda: print_table(run, end.state, rows, ledger.history))
         settle()
     with contextlib.suppress(OSError):  # nobody listens any more; the exit code still tells
         click.echo(f"wallfinder: {end.reason}", err=True)
@@ -179,6 +194,25 @@ def _run_what_is_left(
 
     with log_to(run.path / "sweep.log"), LiveShow(plan, ledger.history, host, plain=plain) as show:
         return Sweep(run, plan, ledger, host, interrupts, show).run()
+
+
+def _demand_same_host(run: RunDirectory, ledger: Ledger, host: HostFacts, *, other_host: bool) -> None:
+    """Holds the machine and its versions against those of the run's start; a change that is accepted is written down.
+
+    Raises:
+        HostChanged: they differ, and nobody accepted that.
+    """
+    changes = host_changes(ledger.history.host, host.to_json())
+    if not changes:
+        return
+    if not other_host:
+        shown = "\n  ".join(changes)
+        raise HostChanged(
+            f"{run.path}: was started on another machine or with other versions:\n  {shown}\n"
+            "what is measured now would not be comparable: put that back, start a run under another --name, or go on "
+            "all the same with --other-host"
+        )
+    ledger.append("host.changed", changes=changes, host=host.to_json())
 
 
 def _reopen(ledger: Ledger, plan: Plan, retry: frozenset[str]) -> None:

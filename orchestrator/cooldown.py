@@ -34,10 +34,14 @@ class Waited:
 class CoolDown:
     """Pauses after cells, against the baseline taken before the first."""
 
-    def __init__(self, plan: Cooldown, memory_bytes: int, refused: frozenset[str] = frozenset()) -> None:
+    def __init__(self, plan: Cooldown, memory_bytes: int) -> None:
         self._plan, self._memory_bytes = plan, memory_bytes
-        _, self._probe = select_probe(refused)
+        _, self._probe = select_probe()
         self._baseline = Baseline(memory_bytes, HostReading())
+
+    def refuse(self, names: frozenset[str]) -> None:
+        """Leaves readings out that cannot be believed here (crosscheck.py)."""
+        _, self._probe = select_probe(names)
 
     def take_baseline(self) -> None:
         """Remembers the host as it is now."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,17 @@ if TYPE_CHECKING:
     from orchestrator.watchdog.sample import HostReading, WorkerReading
 
 _NEAR_BYTES, _NEAR_FRAC = 64_000_000, 0.05  # of memory: it moves between two readings
-_OWN_NEAR_BYTES = 32_000_000
+_SWAP_NEAR_BYTES, _SWAP_NEAR_FRAC = 64 << 20, 0.02  # of all swap
+_OWN_NEAR_BYTES, _OWN_NEAR_FRAC = 4 << 20, 0.05  # of what this process holds
+_TRIES, _BETWEEN_S = 3, 0.02  # one look may fall beside another program's large step
+# What comes out of one structure of the kernel's (macOS: vm_statistics64, rusage_info_v4) is right or wrong together:
+# a layout that is read a few bytes off misreads all of it, also where a wrong figure looks possible.
+_STRUCTURES = (
+    frozenset(
+        ("wired_bytes", "compressor_bytes", "swapin_total_bytes", "swapout_total_bytes", "decompression_total_bytes")
+    ),
+    frozenset(("footprint_bytes", "peak_footprint_bytes", "resident_bytes")),
+)
 # The host is readable at all by one of these; what only the worker tells is not enough to see a wall.
 HOST_SIGNS = ("memory_available_bytes", "swap_used_bytes", "memory_free_frac", "pressure_level")
 
@@ -35,6 +46,7 @@ class Reference:
     available_bytes: int | None = None
     wired_bytes: int | None = None
     swap_used_bytes: int | None = None
+    swap_total_bytes: int | None = None
     own_resident_bytes: int | None = None
 
 
@@ -50,40 +62,52 @@ class Compared:
 
 def read_reference() -> Reference:
     """What psutil says now. psutil raises RuntimeError where a new macOS changed a structure."""
-    total = available = wired = swap = own = None
+    total = available = wired = swap = swap_total = own = None
     with contextlib.suppress(OSError, RuntimeError, psutil.Error):
         memory = psutil.virtual_memory()
         total, available, wired = memory.total, memory.available, getattr(memory, "wired", None)
     with contextlib.suppress(OSError, RuntimeError, psutil.Error):
-        swap = psutil.swap_memory().used
+        swap_memory = psutil.swap_memory()  # its sin and sout are page-ins of everything on macOS: not compared
+        swap, swap_total = swap_memory.used, swap_memory.total
     with contextlib.suppress(OSError, RuntimeError, psutil.Error):
         own = psutil.Process().memory_info().rss
-    return Reference(total, available, wired, swap, own)
+    return Reference(total, available, wired, swap, swap_total, own)
 
 
 def compare_readings(host: HostReading, own: WorkerReading, reference: Reference) -> list[Compared]:
     """Every reading that there is, held against psutil's. `own` is this process as the probe sees it."""
     total = reference.total_bytes or host.memory_total_bytes or 0
     near = max(_NEAR_BYTES, _NEAR_FRAC * total)
+    swap_near = max(_SWAP_NEAR_BYTES, _SWAP_NEAR_FRAC * (reference.swap_total_bytes or 0))
+    own_near = max(_OWN_NEAR_BYTES, _OWN_NEAR_FRAC * (reference.own_resident_bytes or 0))
     pairs = (
         ("memory_total_bytes", host.memory_total_bytes, reference.total_bytes, 0),
         ("memory_available_bytes", host.memory_available_bytes, reference.available_bytes, near),
-        ("swap_used_bytes", host.swap_used_bytes, reference.swap_used_bytes, near),
+        ("swap_used_bytes", host.swap_used_bytes, reference.swap_used_bytes, swap_near),
         ("wired_bytes", host.wired_bytes, reference.wired_bytes, near),
-        ("resident_bytes", own.resident_bytes, reference.own_resident_bytes, _OWN_NEAR_BYTES),
+        ("resident_bytes", own.resident_bytes, reference.own_resident_bytes, own_near),
     )
     found = [_held(name, ours, theirs, allowed) for name, ours, theirs, allowed in pairs if ours is not None]
+    if host.swap_used_bytes is not None and reference.swap_total_bytes is not None:
+        holds = host.swap_used_bytes <= reference.swap_total_bytes
+        found.append(Compared("swap_used_bytes", host.swap_used_bytes, "at most all swap", holds))
     return [*found, *_possible(host, own, total)]
 
 
 def readings_refused() -> frozenset[str]:
-    """The readings of this machine's probe that cannot be believed.
+    """The readings of this machine's probe that cannot be believed: those that disagreed three times in a row.
 
     Raises:
         HostUnfit: none that shows the host's memory is left.
     """
     host, own = read_probe()
     names = refused(compare_readings(host, own, read_reference()))
+    for _ in range(_TRIES - 1):
+        if not names:
+            break
+        time.sleep(_BETWEEN_S)
+        host, own = read_probe()
+        names &= refused(compare_readings(host, own, read_reference()))
     if is_blinded(host, names):
         raise HostUnfit(
             "the memory of this machine cannot be read in a way that agrees with psutil, and nothing is run unwatched; "
@@ -103,8 +127,9 @@ def read_probe() -> tuple[HostReading, WorkerReading]:
 
 
 def refused(compared: list[Compared]) -> frozenset[str]:
-    """The names of the readings that disagree."""
-    return frozenset(one.name for one in compared if one.agrees is False)
+    """The names of the readings that disagree, and of all that come out of the same structure."""
+    names = frozenset(one.name for one in compared if one.agrees is False)
+    return names.union(*(structure for structure in _STRUCTURES if structure & names))
 
 
 def is_blinded(host: HostReading, names: frozenset[str]) -> bool:

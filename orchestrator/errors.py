@@ -49,6 +49,10 @@ class PlanChanged(LedgerError):
     """The run directory was started with another plan; the message shows the difference."""
 
 
+class HostChanged(LedgerError):
+    """The run directory was started on another machine or with other versions; the message shows the difference."""
+
+
 class ModelUnavailable(WallfinderError):
     """There is no such model, or it may not be had: another try would end the same."""
 
@@ -65,3 +69,7 @@ class HostUnfit(WallfinderError):
     """The host does not permit what the plan asks, or must not be used any further."""
 
     exit_code = Exit.HOST
+
+
+class ModelChanged(HostUnfit):
+    """A model's files are not those that the run began with."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.records import CellRecord
+from orchestrator.records import CellRecord, Verdict
 
 SCHEMA = 1
 
@@ -20,12 +20,27 @@ class StartedAttempt:
     at: str
 
 
+@dataclass(frozen=True, slots=True)
+class SentinelMark:
+    """The reference cell measured again: its rate over its first (None: not measured), and whether the host changed."""
+
+    number: int
+    cell_id: str
+    ratio: float | None
+    drifted: bool
+    why: str
+    at: str
+
+
 @dataclass(slots=True)
 class History:
     """What a journal says, in its own order. Grows as the sweep goes on.
 
     `records` holds the ended attempts of each cell; those before a `cell.reopened` stay on file but count as
     history only (`reopened` is how many of them). `open` is the attempt that was started and not ended.
+    `reference` is the sentinel's cell as it was first measured, `unguarded` the cells completed since it was last
+    measured, and `drifted` says that it then was not what it had been. `host` is the machine of the
+    first sweep, or that which was accepted in its place, `host_changes` what then was another.
     """
 
     records: dict[str, list[CellRecord]] = field(default_factory=dict)
@@ -40,6 +55,12 @@ class History:
     torn: bytes = b""
     last_at: str = ""
     contaminated: bool = False
+    reference: CellRecord | None = None
+    sentinels: list[SentinelMark] = field(default_factory=list)
+    unguarded: list[str] = field(default_factory=list)
+    drifted: bool = False
+    host: dict[str, Any] = field(default_factory=dict)
+    host_changes: list[str] = field(default_factory=list)
 
     def counting(self, cell_id: str) -> list[CellRecord]:
         """The ended attempts of a cell that still count, oldest first."""
@@ -58,6 +79,7 @@ class History:
                 if body["schema"] != SCHEMA:
                     raise ValueError(f"journal of schema {body['schema']!r}, this version reads {SCHEMA}")
                 self.started_at = self.started_at or self.last_at
+                self.host = self.host or dict(body.get("host") or {})
                 self.ended_state = None
                 self.contaminated = False
                 self.sweeps += 1
@@ -77,6 +99,11 @@ class History:
                 self.models[str(body["source"])] = body
             case "host.contaminated":
                 self.contaminated = True
+            case "host.changed":
+                self.host_changes += [str(change) for change in body["changes"]]
+                self.host = dict(body["host"])
+            case "sentinel.ended":
+                self._take_sentinel(body)
             case _:
                 pass  # an event of a later version: kept on file, without meaning here
 
@@ -92,3 +119,21 @@ class History:
         held.append(record)
         if record.attempt:
             self.open.pop(record.cell_id, None)
+        if record.verdict is Verdict.COMPLETED and not record.partial:
+            if self.reference is None and record.valid:
+                self.reference = record
+            else:
+                self.unguarded.append(record.cell_id)
+
+    def _take_sentinel(self, body: dict[str, Any]) -> None:
+        ratio = None if body["ratio"] is None else float(body["ratio"])
+        mark = SentinelMark(
+            int(body["number"]), str(body["cell_id"]), ratio, bool(body["drifted"]), str(body["why"]), str(body["at"])
+        )
+        self.sentinels.append(mark)
+        self.drifted = mark.drifted
+        for cell_id in body["doubtful"]:
+            held = self.records[str(cell_id)]
+            last = max(at for at, record in enumerate(held) if record.verdict is Verdict.COMPLETED)
+            held[last] = held[last].doubted("drifted")
+        self.unguarded = []

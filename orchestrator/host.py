@@ -5,6 +5,7 @@ Does not watch anything (the watchdog does) and never imports MLX: versions come
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ctypes.util
 import importlib.metadata
@@ -18,8 +19,10 @@ from typing import Any
 import psutil
 
 from orchestrator import __version__
+from orchestrator.conditions_probe import read_conditions
 from orchestrator.watchdog.probe_macos import parse_uint
 
+_LARGE_FRAC, _LARGE_COUNT = 0.02, 20
 _PACKAGES = ("mlx", "mlx-lm", "numpy", "transformers", "psutil", "huggingface-hub")
 
 
@@ -27,7 +30,9 @@ _PACKAGES = ("mlx", "mlx-lm", "numpy", "transformers", "psutil", "huggingface-hu
 class HostFacts:
     """The machine at the start of a sweep. Memory in bytes; None where this platform does not tell.
 
-    `wired_limit_bytes`: what a person set as the GPU's share (macOS; 0: the system's default). `backstops`: what the
+    `wired_limit_bytes`: what a person set as the GPU's share (macOS; 0: the system's default). `os_build` names the
+    system exactly. `power_source`, `low_power_mode` and `thermal` are as in conditions.py; each cell has its own.
+    `large_processes` names other programs that hold over 2 % of memory each, largest first. `backstops`: what the
     kernel was seen to do for us (backstops.py); empty where nobody tried.
     """
 
@@ -46,6 +51,14 @@ class HostFacts:
     wallfinder: str = __version__
     versions: dict[str, str] = field(default_factory=dict)
     wired_limit_bytes: int | None = None
+    os_build: str = ""
+    cores_performance: int | None = None
+    cores_efficiency: int | None = None
+    gpu_cores: int | None = None
+    power_source: str | None = None
+    low_power_mode: bool | None = None
+    thermal: str | None = None
+    large_processes: list[str] = field(default_factory=list)
     backstops: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -60,14 +73,15 @@ class HostFacts:
 
 def read_host(backstops: dict[str, str] | None = None) -> HostFacts:
     """Reads the facts of this machine; the backstops are what the caller found of them."""
-    swap = _swap()
+    swap, memory_bytes, conditions = _swap(), _memory(), read_conditions()
+    performance, efficiency = cores_by_kind()
     return HostFacts(
         boot_id=boot_id(),
         system=platform.system(),
         release=platform.mac_ver()[0] or platform.release(),
         machine=platform.machine(),
         chip=_chip(),
-        memory_bytes=_memory(),
+        memory_bytes=memory_bytes,
         memory_limit_bytes=_container_limit(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")),
         swap_total_bytes=swap[0],
         swap_used_bytes=swap[1],
@@ -76,6 +90,14 @@ def read_host(backstops: dict[str, str] | None = None) -> HostFacts:
         python=platform.python_version(),
         versions=_versions(),
         wired_limit_bytes=_wired_limit(),
+        os_build=_os_build(),
+        cores_performance=performance,
+        cores_efficiency=efficiency,
+        gpu_cores=_gpu_cores(),
+        power_source=conditions.power_source,
+        low_power_mode=conditions.low_power_mode,
+        thermal=conditions.thermal,
+        large_processes=large_processes(int(_LARGE_FRAC * memory_bytes)),
         backstops=backstops or {},
     )
 
@@ -114,6 +136,67 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _os_build() -> str:
+    if sys.platform == "darwin":
+        return _sysctl_text("kern.osversion")
+    else:
+        try:
+            name = platform.freedesktop_os_release().get("PRETTY_NAME", "")
+        except OSError:
+            name = ""
+        return f"{name} {platform.version()}".strip()
+
+
+def cores_by_kind(cpus: Path = Path("/sys/devices/system/cpu")) -> tuple[int | None, int | None]:
+    """Performance and efficiency cores; None and None where all are of one kind, or nobody says.
+
+    Linux tells cores apart by their capacity, or else by their highest frequency: the largest is performance.
+    """
+    if sys.platform == "darwin":
+        kinds = (parse_uint(_sysctl_bytes(f"hw.perflevel{level}.physicalcpu")) for level in (0, 1))
+        performance, efficiency = kinds
+        return performance, efficiency
+    else:
+        for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
+            values = [int(text) for path in cpus.glob(f"cpu[0-9]*/{name}") if (text := _read(path)).isdigit()]
+            largest = sum(value > 0.8 * max(values) for value in values)  # single cores boost a little higher
+            if values and largest < len(values):
+                return largest, len(values) - largest
+        return None, None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _gpu_cores() -> int | None:
+    if sys.platform == "darwin":
+        from orchestrator.conditions_macos import read_gpu_cores  # of no use elsewhere
+
+        return read_gpu_cores()
+    else:
+        return None
+
+
+def large_processes(over_bytes: int) -> list[str]:
+    """Names of other programs that hold more memory than that, largest first, twenty at most; no arguments, no paths.
+
+    What another user's processes hold is not told everywhere.
+    """
+    own = {os.getpid(), os.getppid()}
+    held: dict[str, int] = {}
+    with contextlib.suppress(OSError, RuntimeError, psutil.Error):  # as everywhere: psutil on a newer macOS
+        for process in psutil.process_iter(["pid", "name", "memory_info"]):
+            memory = process.info["memory_info"]
+            if memory is not None and memory.rss > over_bytes and process.info["pid"] not in own:
+                name = Path(str(process.info["name"] or "")).name
+                held[name] = max(held.get(name, 0), memory.rss)
+    return sorted(held, key=lambda name: -held[name])[:_LARGE_COUNT]
 
 
 def _chip() -> str:

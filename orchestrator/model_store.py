@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import ModelUnavailable, ModelUnreachable
+from orchestrator.errors import ModelChanged, ModelUnavailable, ModelUnreachable
+from orchestrator.model_files import StopWanted, changed_files, files_digest, model_files, quantization_of
 from worker.protocol import ModelSource
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.plan import Settings
 
 
+_NAMED = 3
 _LOOK_S = 0.25
 _STALL_S = 600.0  # without a byte; the client writes in pieces of 10 MB, so this is 17 kB/s
 _TRIES = 3  # of a download that stalls: the next one often does not, and goes on where that one was
@@ -38,10 +40,13 @@ class Resolved:
 
 
 class ModelStore:
-    """The models of one sweep. What the hub gave is pinned in the ledger, so that a resumed sweep takes the same."""
+    """The models of one sweep. Revision and files are pinned in the ledger, so that a resumed sweep has the same."""
 
-    def __init__(self, ledger: Ledger, stop_wanted: Callable[[], bool]) -> None:
-        self._ledger, self._stop_wanted = ledger, stop_wanted
+    def __init__(
+        self, ledger: Ledger, stop_wanted: Callable[[], bool], is_measured: Callable[[Settings], bool]
+    ) -> None:
+        """`is_measured` says whether some cell was measured with a model of these settings."""
+        self._ledger, self._stop_wanted, self._is_measured = ledger, stop_wanted, is_measured
         self._known: dict[tuple[str, str | None], Path] = {}
 
     def source(self, settings: Settings) -> ModelSource:
@@ -62,18 +67,57 @@ class ModelStore:
         name = model.name or ""
         key = (name, settings.revision)
         if key not in self._known:
-            self._known[key] = (
-                resolve_folder(Path(name)) if model.kind == "folder" else self._pinned(name, settings.revision)
-            ).path
+            if model.kind == "folder":
+                resolved = resolve_folder(Path(name))
+                self._pin(name, resolved, settings)
+            else:
+                resolved = self._pinned(name, settings)
+            self._known[key] = resolved.path
         return ModelSource(path=str(self._known[key]), trust_remote_code=settings.trust_remote_code)
 
-    def _pinned(self, name: str, revision: str | None) -> Resolved:
-        key = f"{name}@{revision or 'main'}"
+    @property
+    def facts(self) -> dict[str, dict[str, Any]]:
+        """What is known of the models, by the names that the plan has for them, folders by their last part only."""
+        kept = ("revision", "digest", "quantization")
+        models = self._ledger.history.models.items()
+        return {Path(name).name if name.startswith("/") else name: {k: m.get(k) for k in kept} for name, m in models}
+
+    def _pinned(self, name: str, settings: Settings) -> Resolved:
+        key = f"{name}@{settings.revision or 'main'}"
         pinned = self._ledger.history.models.get(key, {}).get("revision")
-        resolved = resolve_hub(name, pinned or revision, self._stop_wanted)
-        if pinned is None:
-            self._ledger.append("model.resolved", source=key, revision=resolved.revision)
+        resolved = resolve_hub(name, pinned or settings.revision, self._stop_wanted)
+        self._pin(key, resolved, settings)
         return resolved
+
+    def _pin(self, key: str, resolved: Resolved, settings: Settings) -> None:
+        """Writes down what the model is; once something was measured with it, it has to stay the same.
+
+        Raises:
+            ModelChanged: its files are others.
+            ModelUnreachable: a stop is wanted, or a file cannot be read.
+        """
+        known = self._ledger.history.models.get(key, {}).get("files") or ()
+        try:
+            files = model_files(resolved.path, known, self._stop_wanted)
+        except StopWanted:
+            raise ModelUnreachable(f"model: {key}: its files were not read to their end; resume, it goes on") from None
+        except OSError as error:
+            raise ModelUnreachable(f"model: {key}: {error.filename}: cannot be read: {error.strerror}") from error
+        changed = changed_files(known, files)
+        if known and changed and self._is_measured(settings):
+            raise ModelChanged(
+                f"model: {key}: {', '.join(changed[:_NAMED])} changed since this run began, so its cells would not be "
+                "comparable; put that back, or start a run under another --name"
+            )
+        if changed:
+            self._ledger.append(
+                "model.resolved",
+                source=key,
+                revision=resolved.revision,
+                digest=files_digest(files),
+                quantization=quantization_of(resolved.path),
+                files=[file.to_json() for file in files],
+            )
 
 
 def resolve_hub(

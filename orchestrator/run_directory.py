@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.durable import replace_file, sync_folder
 from orchestrator.errors import LedgerError, LedgerUnwritable
+from worker.protocol import RepResult
 
 PLAN = "plan.yaml"
 HOST = "host.json"
@@ -43,13 +44,43 @@ class RunDirectory:
             raise LedgerUnwritable(f"{folder}: cannot be made: {error.strerror}") from error
         return folder
 
-    def write_result(self, cell_id: str, attempt: int, body: dict[str, Any]) -> None:
-        """Puts everything that was measured in an attempt on the disk. Raises LedgerUnwritable."""
-        path = self.attempt_folder(cell_id, attempt) / RESULT
+    def sentinel_folder(self, number: int) -> Path:
+        """Makes the folder of one measurement of the reference cell. Raises LedgerUnwritable."""
+        folder = self.path / "sentinel" / f"attempt-{number}"
+        try:
+            folder.parent.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise LedgerUnwritable(f"{folder}: cannot be made: {error.strerror}") from error
+        return folder
+
+    def read_reps(self, cell_id: str, attempt: int) -> list[RepResult]:
+        """The repetitions of an ended attempt; none where its result is not there, or not whole, any more."""
+        path = self.path / "cells" / cell_id / f"attempt-{attempt}" / RESULT
+        try:
+            return [RepResult(**rep) for rep in json.loads(path.read_bytes())["reps"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
+    def write_result(self, folder: Path, body: dict[str, Any]) -> None:
+        """Puts everything that was measured in an attempt into its folder. Raises LedgerUnwritable."""
+        path = folder / RESULT
         try:
             replace_file(path, json.dumps(body, indent=1).encode())
         except OSError as error:
             raise LedgerUnwritable(f"{path}: cannot be written: {error.strerror}") from error
+
+    def add_models(self, models: dict[str, Any]) -> None:
+        """Adds what is known of the models to host.json. Raises LedgerUnwritable."""
+        path = self.path / HOST
+        try:
+            facts = json.loads(path.read_bytes())
+            if facts.get("models") != models:
+                replace_file(path, json.dumps({**facts, "models": models}, indent=1).encode())
+        except FileNotFoundError:
+            return  # somebody took it away; the journal has it all
+        except (OSError, ValueError, AttributeError) as error:
+            raise LedgerUnwritable(f"{path}: cannot be written: {error}") from error
 
     def freeze_plan(self, text: str) -> None:
         """Replaces the frozen plan by one that adds cells; the earlier one is kept beside it. Raises LedgerError."""

@@ -45,7 +45,7 @@ def is_done(counting: Sequence[CellRecord], retries: Retries) -> bool:
         return False
     last = counting[-1].verdict
     if last in _FINAL:
-        return True
+        return not counting[-1].partial
     allowed = {Verdict.CRASHED: retries.crashed, Verdict.FAILED: retries.failed}.get(last)
     if allowed is None:
         return False
@@ -55,6 +55,11 @@ def is_done(counting: Sequence[CellRecord], retries: Retries) -> bool:
 def left_to_do(cells: Iterable[Cell], history: History, retries: Retries) -> tuple[Cell, ...]:
     """The cells that still need an attempt, in the order given."""
     return tuple(cell for cell in cells if not is_done(history.counting(cell.cell_id), retries))
+
+
+def in_turn(cells: Sequence[Cell], history: History) -> tuple[Cell, ...]:
+    """The cells of an interleaved sweep: those with the fewest repetitions first, otherwise in the order given."""
+    return tuple(sorted(cells, key=lambda cell: sum(record.partial for record in history.counting(cell.cell_id))))
 
 
 def dominating_wall(cell: Cell, records: Iterable[CellRecord]) -> CellRecord | None:

@@ -19,6 +19,7 @@ from orchestrator.standing import Standing
 from orchestrator.stats import median
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from orchestrator.attempt import Glimpse
@@ -66,7 +67,7 @@ class LiveShow:
                 attempt=attempt,
                 phase=telemetry.phase.label if telemetry else "starting",
                 rep=telemetry.rep if telemetry else None,
-                reps=settings.reps,
+                reps=settings.repeats.most,
                 step=telemetry.step if telemetry else None,
                 steps=settings.gen_tokens - 1,
                 step_s=_recent_step_s(telemetry),
@@ -93,7 +94,7 @@ class LiveShow:
     def _outlook_for(self, cell: Cell, settings: Settings) -> _Outlook:
         """What is expected of the running cell; looked up once per cell, since the screen asks four times a second."""
         if self._outlook is None or self._outlook.cell != cell:
-            left = self._standing.left()
+            left = self._turns(self._standing.left())
             self._outlook = _Outlook(
                 cell=cell,
                 step_s=schedule.expected_step_s(cell, self._standing.counting(cell.variant)),
@@ -101,6 +102,16 @@ class LiveShow:
                 rest_s=remaining_s(self._took, left[1:], limit_s=settings.cell_time_limit),
             )
         return self._outlook
+
+    def _turns(self, left: Sequence[Cell]) -> list[Cell]:
+        """The cells that are open; one whose repetitions are taken in turn as often as they are left, at least."""
+        if not self._plan.interleave:
+            return list(left)
+        turns = []
+        for cell in left:
+            done = sum(record.partial for record in self._history.counting(cell.cell_id))
+            turns += [cell] * max(1, self._plan.settings(cell.variant).repeats.least - done)
+        return turns
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ class Standing:
 
     def __init__(self, cells: Sequence[Cell], history: History, retries: schedule.Retries) -> None:
         self._history, self._retries = history, retries
-        self._open = {cell.cell_id: cell for cell in schedule.left_to_do(cells, history, retries)}
+        left = schedule.in_turn(schedule.left_to_do(cells, history, retries), history)
+        self._open = {cell.cell_id: cell for cell in left}
         self._counting: dict[str | None, list[CellRecord]] = {}
         self._unheard: list[CellRecord] = []
         for cell in cells:
@@ -31,7 +32,8 @@ class Standing:
                 self._keep(record)
 
     def left(self) -> tuple[Cell, ...]:
-        """The cells that still need an attempt, in the order given."""
+        """The cells that still need an attempt, in the order given; where repetitions are taken in turn, in their
+        turn."""
         return tuple(self._open.values())
 
     def counting(self, variant: str | None) -> Sequence[CellRecord]:
@@ -43,6 +45,8 @@ class Standing:
         self._keep(record)
         if schedule.is_done(self._history.counting(record.cell_id), self._retries):
             self._open.pop(record.cell_id, None)
+        elif record.partial:
+            self._open[record.cell_id] = self._open.pop(record.cell_id)  # behind those that have had less
 
     def news(self) -> list[CellRecord]:
         """The records that speak for other cells too, each told once.

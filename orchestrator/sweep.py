@@ -6,36 +6,34 @@ Does not decide what a cell became (verdict.py), what is next (schedule.py) or h
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 import signal
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
 from orchestrator import schedule
-from orchestrator.attempt import Attempt, Glimpse, Order
-from orchestrator.attempt_record import record_of, result_document
-from orchestrator.attempt_spec import attempt_limits, attempt_spec
-from orchestrator.cgroup import WorkerCgroup, remove_stale
+from orchestrator.attempt_record import one_of_several
+from orchestrator.cells import Cell
+from orchestrator.cgroup import remove_stale
 from orchestrator.cooldown import CoolDown
 from orchestrator.crosscheck import readings_refused
 from orchestrator.deadline import Deadline
 from orchestrator.errors import Exit, HostUnfit, LedgerUnwritable, ModelUnavailable, ModelUnreachable
 from orchestrator.ledger import Ledger, utc_now
+from orchestrator.measuring import Measured, Measuring, State, SweepScreen, Task
 from orchestrator.model_store import ModelStore
 from orchestrator.records import CellRecord, Verdict
+from orchestrator.sentinel import drift
 from orchestrator.standing import Standing
 from orchestrator.strays import end_abandoned
 from orchestrator.sweep_bounds import SweepEnd, begin, completed_end, conclude
 from orchestrator.unrun import cut_off_record, not_started_record, unrun_record
-from orchestrator.watching import WatchdogLink
-from worker.telemetry import TelemetryPage, create_page_fd
+from worker.repeats import Repeats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from orchestrator.cells import Cell
     from orchestrator.host import HostFacts
     from orchestrator.interrupts import Interrupts
     from orchestrator.plan import Plan, Settings
@@ -57,16 +55,6 @@ class StopSweep(Exception):
         self.end = end
 
 
-class SweepScreen(Protocol):
-    """What a sweep tells whoever shows it."""
-
-    def running(self, cell: Cell, settings: Settings, attempt: int, glimpse: Glimpse) -> None:
-        """Called about four times a second."""
-
-    def ended(self, record: CellRecord) -> None:
-        """Called once for every record that goes into the ledger."""
-
-
 class Sweep:
     """One sweep over a run directory whose lock the caller holds."""
 
@@ -85,17 +73,13 @@ class Sweep:
         self._cells = schedule.ordered(plan.cells(), plan.order)
         retries = schedule.Retries(plan.retries.crashed, plan.retries.failed)
         self._standing = Standing(self._cells, self._history, retries)
-        self._models = ModelStore(ledger, self._is_stop_wanted)
-        self._page_fd = create_page_fd()
-        self._page = TelemetryPage(self._page_fd)
-        self._watchdog: WatchdogLink | None = None
-        self._serial = 0
+        self._models = ModelStore(ledger, self._is_stop_wanted, self._is_measured)
+        self._measuring = Measuring(run, ledger, host, interrupts, screen)
         self._blameless = 0
         self._contaminated = False
         self._cold = False  # whether the machine stood idle before the next cell
         self._deadline = Deadline(plan.deadline)
-        self._refused = readings_refused()
-        self._cooldown = CoolDown(plan.cooldown, host.usable_memory_bytes, self._refused)
+        self._cooldown = CoolDown(plan.cooldown, host.usable_memory_bytes)
 
     def run(self) -> SweepEnd:
         """Does what is left of the plan and says why it ended.
@@ -111,15 +95,15 @@ class Sweep:
         log.info("sweep.started", run=str(self._run.path), cells=len(self._cells))
         try:
             self._settle_what_was_cut_off()
+            self._measuring.refused = readings_refused()
+            self._cooldown.refuse(self._measuring.refused)
             end = self._loop()
         except StopSweep as stop:
             end = stop.end
         except (HostUnfit, LedgerUnwritable, ModelUnavailable, ModelUnreachable) as error:
             end = SweepEnd(Exit.HOST, "stopped", str(error))
         finally:
-            if self._watchdog is not None:
-                self._watchdog.close()
-            os.close(self._page_fd)
+            self._measuring.close()
         conclude(self._ledger, end)
         log.info("sweep.ended", state=end.state, reason=end.reason)
         return end
@@ -130,14 +114,19 @@ class Sweep:
         self._bring_models()
         left = self._left()
         if left:
-            self._living_watchdog()
+            self._measuring.living_watchdog()
             self._cooldown.take_baseline()
+            self._check_sentinel(due=True)  # the host may have changed since the last sweep
         while left:
             self._stop_if_asked()
             if not self._answer_what_is_known(left):
-                self._run_cell(left[0])
-                if self._left():
-                    self._pause(left[0])
+                cell = left[0]
+                self._run_cell(cell)
+                left = self._left()
+                due = self._is_sentinel_due(last=not left)
+                if left or due:
+                    self._pause(cell)
+                self._check_sentinel(due=due)
             left = self._left()
         return completed_end(self._cells, self._history)
 
@@ -162,8 +151,16 @@ class Sweep:
                             cell, Verdict.FAILED, cause="model_unavailable", detail=str(error), remedy=_RETRY
                         )
 
+        if self._models.facts:
+            self._run.add_models(self._models.facts)
+
     def _left(self) -> tuple[Cell, ...]:
         return self._standing.left()
+
+    def _is_measured(self, settings: Settings) -> bool:
+        """Whether some cell was measured with the model of these settings."""
+        of_model = [cell for cell in self._cells if self._plan.settings(cell.variant).model == settings.model]
+        return any(record.metrics.reps for cell in of_model for record in self._history.counting(cell.cell_id))
 
     def _is_stop_wanted(self) -> bool:
         return self._interrupts.wanted or self._deadline.has_passed()
@@ -214,58 +211,84 @@ class Sweep:
         settings = self._plan.settings(cell.variant)
         model = self._models.source(settings)
         attempt = self._history.attempts.get(cell.cell_id, 0) + 1
-        watchdog = self._living_watchdog()
-        folder = self._run.attempt_folder(cell.cell_id, attempt)
-        bound = self._bound(settings)
-        try:
-            started_at = utc_now()
-            self._ledger.append("cell.started", cell_id=cell.cell_id, attempt=attempt, boot_id=self._host.boot_id)
-            self._serial += 1
-            records = self._standing.counting(cell.variant)
-            limits = attempt_limits(cell, settings, self._host.usable_memory_bytes, records)
-            order = Order(
-                spec=attempt_spec(cell, settings, attempt, self._serial, model, limits, cold=self._cold),
-                limits=limits,
-                env=settings.env,
-                folder=folder,
-                bound=bound,
-                observe=settings.watchdog.mode == "observe",
+        in_turn = self._plan.interleave
+        repeats = Repeats(1, 1) if in_turn else settings.repeats
+        task = Task(cell, settings, attempt, repeats, self._run.attempt_folder(cell.cell_id, attempt))
+        partial = [record for record in self._history.counting(cell.cell_id) if record.partial]
+        earlier = tuple(rep for record in partial for rep in self._run.read_reps(cell.cell_id, record.attempt))
+        self._measuring.living_watchdog()
+        started_at = utc_now()
+        boot_id = self._host.boot_id
+        with self._measuring.order(task, model, self._standing.counting(cell.variant), self._state()) as order:
+            self._ledger.append("cell.started", cell_id=cell.cell_id, attempt=attempt, boot_id=boot_id)
+            try:
+                measured = self._measuring.measure(task, order, self._state(), earlier)
+            except HostUnfit as error:  # an attempt without an end would be the next boot's `host_died`
+                self._record(not_started_record(cell, attempt, started_at, boot_id, utc_now(), str(error)))
+                raise
+        if in_turn:
+            reps = (*earlier, *measured.outcome.reps)
+            measured = dataclasses.replace(
+                measured, record=one_of_several(measured.record, partial, reps, settings.repeats)
             )
-            self._attempt(cell, settings, order, watchdog, started_at)
-        except HostUnfit as error:  # an attempt without an end would be the next boot's `host_died`
-            self._record(not_started_record(cell, attempt, started_at, self._host.boot_id, utc_now(), str(error)))
-            raise
-        finally:
-            if bound is not None:
-                bound.remove()
+        self._record(measured.record)
+        self._heed(measured)
 
-    def _attempt(self, cell: Cell, settings: Settings, order: Order, watchdog: WatchdogLink, started_at: str) -> None:
-        attempt = Attempt(order, self._page, self._page_fd, watchdog, self._interrupts)
-        outcome = attempt.run(self._show(cell, settings, order.spec.attempt))
-        record, judgement = record_of(
-            cell,
-            order,
-            outcome,
-            started_at=started_at,
-            ended_at=utc_now(),
-            boot_id=self._host.boot_id,
-            contaminated=self._contaminated,
-        )
-        try:
-            self._run.write_result(cell.cell_id, order.spec.attempt, result_document(record, order, outcome))
-        except LedgerUnwritable as error:  # the journal line matters more, and has a reserve
-            log.warning("result.not_written", error=str(error))
-        self._record(record)
+    def _state(self) -> State:
+        drifted = self._history.drifted and self._plan.sentinel is not None
+        return State(cold=self._cold, contaminated=self._contaminated, drifted=drifted)
+
+    def _heed(self, measured: Measured) -> None:
+        """What an attempt means for those to come."""
+        record, judgement, outcome = measured.record, measured.judgement, measured.outcome
         if judgement.stops_sweep:
             raise StopSweep(SweepEnd(Exit.HOST, "stopped", f"{record.detail} {record.remedy}"))
-        if outcome.watchdog_died:
-            watchdog.kill()
-            self._watchdog = None
         if outcome.exit_status is None:
             pid = outcome.telemetry.pid if outcome.telemetry else 0
-            reason = f"the worker of {cell.cell_id} (pid {pid}) survived SIGKILL; reboot, then resume"
+            reason = f"the worker of {record.cell_id} (pid {pid}) survived SIGKILL; reboot, then resume"
             raise StopSweep(SweepEnd(Exit.HOST, "stopped", reason))
         self._count_blameless(record)
+
+    # -- the sentinel
+
+    def _is_sentinel_due(self, *, last: bool) -> bool:
+        every, unguarded = self._plan.sentinel, len(self._history.unguarded)
+        return every is not None and (unguarded >= every or (last and unguarded > 0))
+
+    def _check_sentinel(self, *, due: bool) -> None:
+        """Measures the reference cell again, and marks what was measured since where the host has changed."""
+        reference = self._history.reference
+        if not due or self._plan.sentinel is None or reference is None:
+            return
+        cell = Cell(reference.variant, reference.context, reference.batch)
+        settings = self._plan.settings(cell.variant)
+        number = len(self._history.sentinels) + 1
+        task = Task(cell, settings, number, settings.repeats, self._run.sentinel_folder(number))
+        model = self._models.source(settings)
+        with self._measuring.order(task, model, self._standing.counting(cell.variant), self._state()) as order:
+            self._ledger.append("sentinel.started", number=number, cell_id=cell.cell_id, boot_id=self._host.boot_id)
+            measured = self._measuring.measure(task, order, self._state())
+        if measured.record.verdict is not Verdict.INTERRUPTED:
+            self._judge_sentinel(number, reference, measured.record)
+        self._heed(measured)
+        if self._left():
+            self._pause(cell)
+
+    def _judge_sentinel(self, number: int, reference: CellRecord, again: CellRecord) -> None:
+        found = drift(reference, again)
+        doubtful = list(dict.fromkeys(self._history.unguarded)) if found.drifted else []
+        self._ledger.append(
+            "sentinel.ended",
+            number=number,
+            cell_id=reference.cell_id,
+            ratio=found.ratio,
+            drifted=found.drifted,
+            why=found.why,
+            doubtful=doubtful,
+            record=again.to_json(),
+        )
+        if found.drifted:
+            log.warning("host.drifted", cell_id=reference.cell_id, why=found.why, doubtful=len(doubtful))
 
     def _count_blameless(self, record: CellRecord) -> None:
         """An attempt that is to be repeated, without anybody having stopped it, is repeated a few times only."""
@@ -276,25 +299,6 @@ class Sweep:
         if self._blameless >= _REPEATS:
             reason = f"{record.cell_id} was cut off {_REPEATS} times in a row ({record.cause}): {record.detail}"
             raise StopSweep(SweepEnd(Exit.HOST, "stopped", reason))
-
-    def _living_watchdog(self) -> WatchdogLink:
-        if self._watchdog is None:
-            self._watchdog = WatchdogLink(self._page_fd, self._refused)
-            ready, refused = self._watchdog.ready, sorted(self._refused)
-            self._ledger.append(
-                "watchdog.started", pid=ready.pid, probe=ready.probe, backstops=ready.backstops, refused=refused
-            )
-            if refused:
-                log.warning("readings.refused", names=refused)
-        return self._watchdog
-
-    def _show(self, cell: Cell, settings: Settings, attempt: int) -> Callable[[Glimpse], None]:
-        return lambda glimpse: self._screen.running(cell, settings, attempt, glimpse)
-
-    def _bound(self, settings: Settings) -> WorkerCgroup | None:
-        if settings.worker_memory is None:
-            return None
-        return WorkerCgroup.create(settings.worker_memory, f"{os.getpid()}-{self._serial + 1}")
 
     # -- what goes into the ledger
 

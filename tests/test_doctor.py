@@ -17,16 +17,18 @@ from orchestrator.backstops import VERIFIED, verify_backstops
 from orchestrator.crosscheck import Compared, Reference, compare_readings, is_blinded, refused
 from orchestrator.doctor.checks import (
     Check,
+    Ground,
     State,
     WatchdogFacts,
     check_backstops,
     check_memory,
+    check_platform,
     check_pressure,
     check_readings,
     check_versions,
     check_watchdog,
 )
-from orchestrator.doctor.examine import try_watchdog
+from orchestrator.doctor.examine import read_ground, try_watchdog
 from orchestrator.errors import HostUnfit
 from orchestrator.host import HostFacts, read_host, wired_limit_in
 from orchestrator.watchdog.probe import RefusingProbe
@@ -50,8 +52,12 @@ MAC = HostReading(
 )
 OWN = WorkerReading(footprint_bytes=GB // 10, resident_bytes=GB // 20)
 MAC_OWN = WorkerReading(footprint_bytes=GB // 10, peak_footprint_bytes=GB // 5, resident_bytes=GB // 20)
-LINUX_TRUTH = Reference(24 * GB, 20 * GB + 10**7, None, GB, GB // 20)
-MAC_TRUTH = Reference(48 * GB, 30 * GB, 5 * GB, GB, GB // 20)
+LINUX_TRUTH = Reference(24 * GB, 20 * GB + 10**7, None, GB, 8 * GB, GB // 20)
+MAC_TRUTH = Reference(48 * GB, 30 * GB, 5 * GB, GB, 4 * GB, GB // 20)
+VM_STATISTICS = {
+    "wired_bytes", "compressor_bytes", "swapin_total_bytes", "swapout_total_bytes", "decompression_total_bytes"
+}  # fmt: skip
+RUSAGE = {"footprint_bytes", "peak_footprint_bytes", "resident_bytes"}
 
 
 def states(checks: Iterable[Check]) -> dict[str, State]:
@@ -68,21 +74,39 @@ def test_readings_that_are_right_are_believed(host: HostReading, own: WorkerRead
 
 
 @pytest.mark.parametrize(
-    ("host", "own", "name"),
+    ("host", "own", "names"),
     [
-        (dataclasses.replace(MAC, swap_used_bytes=47 * GB), MAC_OWN, "swap_used_bytes"),  # avail read as used
-        (dataclasses.replace(MAC, wired_bytes=5 * GB // 4), MAC_OWN, "wired_bytes"),  # pages of 4 KiB for 16 KiB
-        (dataclasses.replace(MAC, pressure_level=65536), MAC_OWN, "pressure_level"),
-        (dataclasses.replace(MAC, memory_free_frac=60.0), MAC_OWN, "memory_free_frac"),
-        (dataclasses.replace(MAC, compressor_bytes=8_000 * GB), MAC_OWN, "compressor_bytes"),
-        (MAC, dataclasses.replace(MAC_OWN, footprint_bytes=0), "footprint_bytes"),
-        (MAC, dataclasses.replace(MAC_OWN, peak_footprint_bytes=1), "peak_footprint_bytes"),
-        (MAC, dataclasses.replace(MAC_OWN, resident_bytes=GB), "resident_bytes"),
-        (dataclasses.replace(MAC, memory_total_bytes=24 * GB), MAC_OWN, "memory_total_bytes"),
+        (dataclasses.replace(MAC, swap_used_bytes=47 * GB), MAC_OWN, {"swap_used_bytes"}),  # more than there is
+        (dataclasses.replace(MAC, swap_used_bytes=3 * GB), MAC_OWN, {"swap_used_bytes"}),  # avail read as used
+        (dataclasses.replace(MAC, wired_bytes=5 * GB // 4), MAC_OWN, VM_STATISTICS),  # pages of 4 KiB for 16 KiB
+        (dataclasses.replace(MAC, pressure_level=65536), MAC_OWN, {"pressure_level"}),
+        (dataclasses.replace(MAC, memory_free_frac=60.0), MAC_OWN, {"memory_free_frac"}),
+        (dataclasses.replace(MAC, compressor_bytes=8_000 * GB), MAC_OWN, VM_STATISTICS),
+        (MAC, dataclasses.replace(MAC_OWN, footprint_bytes=0), RUSAGE),
+        (MAC, dataclasses.replace(MAC_OWN, peak_footprint_bytes=1), RUSAGE),  # a footprint over its own maximum
+        (MAC, dataclasses.replace(MAC_OWN, resident_bytes=GB // 20 + 6_000_000), RUSAGE),  # of a process of 50 MB
+        (dataclasses.replace(MAC, memory_total_bytes=24 * GB), MAC_OWN, {"memory_total_bytes"}),
     ],
 )
-def test_a_reading_that_cannot_be_right_is_refused(host: HostReading, own: WorkerReading, name: str) -> None:
-    assert refused(compare_readings(host, own, MAC_TRUTH)) == {name}
+def test_a_reading_that_cannot_be_right_is_refused_with_its_structure(
+    host: HostReading, own: WorkerReading, names: set[str]
+) -> None:
+    assert refused(compare_readings(host, own, MAC_TRUTH)) == names
+
+
+def test_swap_exchanged_is_found_on_a_large_machine_too() -> None:
+    large = dataclasses.replace(MAC, memory_total_bytes=128 * GB, swap_used_bytes=2 * GB)
+    truth = dataclasses.replace(MAC_TRUTH, total_bytes=128 * GB, swap_used_bytes=GB, swap_total_bytes=3 * GB)
+    assert refused(compare_readings(large, MAC_OWN, truth)) == {"swap_used_bytes"}
+
+
+def test_one_look_that_disagrees_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong, right = (LINUX, dataclasses.replace(OWN, resident_bytes=GB)), (LINUX, OWN)
+    monkeypatch.setattr(crosscheck, "read_reference", lambda: LINUX_TRUTH)
+    for looks, names in (([wrong, wrong, right], set()), ([wrong, wrong, wrong, right], RUSAGE)):
+        left = iter(looks)
+        monkeypatch.setattr(crosscheck, "read_probe", lambda left=left: next(left))
+        assert crosscheck.readings_refused() == names
 
 
 def test_where_psutil_is_silent_nothing_is_refused() -> None:
@@ -122,11 +146,15 @@ def test_what_is_refused_reads_as_unknown() -> None:
 
 def test_a_host_of_which_nothing_can_be_believed_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crosscheck, "read_probe", lambda: (LINUX, OWN))
-    monkeypatch.setattr(crosscheck, "read_reference", lambda: Reference(24 * GB, 2 * GB, None, 10 * GB, GB // 20))
+    monkeypatch.setattr(
+        crosscheck, "read_reference", lambda: Reference(24 * GB, 2 * GB, None, 10 * GB, 12 * GB, GB // 20)
+    )
     with pytest.raises(HostUnfit, match="wallfinder doctor"):
         crosscheck.readings_refused()
 
-    monkeypatch.setattr(crosscheck, "read_reference", lambda: Reference(24 * GB, 20 * GB, None, 10 * GB, GB // 20))
+    monkeypatch.setattr(
+        crosscheck, "read_reference", lambda: Reference(24 * GB, 20 * GB, None, 10 * GB, 12 * GB, GB // 20)
+    )
     assert crosscheck.readings_refused() == {"swap_used_bytes"}
 
 
@@ -233,13 +261,44 @@ def test_a_missing_backstop_is_as_bad_as_what_it_is_for() -> None:
 def test_a_watchdog_that_cannot_kill_fails() -> None:
     able = WatchdogFacts({"memory_lock": VERIFIED, "memory_lock_partial": VERIFIED, "priority": "absent"}, 0.01)
 
-    assert states(check_watchdog(able)) == {
+    assert states(check_watchdog(able, "Linux")) == {
         "watchdog": State.OK,
         "watchdog memory_lock": State.OK,
         "watchdog priority": State.WARN,
     }
-    assert states(check_watchdog(WatchdogFacts({}, None)))["watchdog"] is State.FAIL
-    assert states(check_watchdog(WatchdogFacts({}, None, trouble="did not start")))["watchdog"] is State.FAIL
+    assert states(check_watchdog(WatchdogFacts({}, None), "Linux"))["watchdog"] is State.FAIL
+    assert states(check_watchdog(WatchdogFacts({}, None, trouble="did not start"), "Linux"))["watchdog"] is State.FAIL
+
+
+def test_what_a_mac_cannot_have_is_no_warning_there() -> None:
+    absent = dict.fromkeys(("memory_lock", "memory_lock_partial", "oom_score", "parent_death", "priority"), "absent")
+    mac = states(check_watchdog(WatchdogFacts(absent, 0.01), "Darwin"))
+    assert {name for name, state in mac.items() if state is State.WARN} == {
+        "watchdog memory_lock_partial",
+        "watchdog priority",
+    }
+    assert State.WARN in states(check_watchdog(WatchdogFacts({"memory_lock": "absent"}, 0.01), "Linux")).values()
+
+
+@pytest.mark.parametrize(
+    ("changed", "ground", "found"),
+    [
+        ({}, Ground(1, None), {"platform": "ok", "control groups": "ok", "limit of locked memory": "ok"}),
+        ({}, Ground(2, 8_388_608), {"platform": "ok", "control groups": "ok", "limit of locked memory": "warn"}),
+        ({}, Ground(None, 64 << 20), {"platform": "ok", "control groups": "ok", "limit of locked memory": "ok"}),
+        ({"system": "Darwin"}, Ground(None, 1), {"platform": "ok"}),
+        ({"system": "FreeBSD"}, Ground(None, 1), {"platform": "fail"}),
+    ],
+)
+def test_what_the_sweep_stands_on(changed: dict[str, str], ground: Ground, found: dict[str, str]) -> None:
+    facts = dataclasses.replace(read_host(), **{"system": "Linux", **changed})
+    assert {name: state.value for name, state in states(check_platform(facts, ground)).items()} == found
+
+
+def test_the_ground_is_read_here() -> None:
+    ground = read_ground()
+    assert ground.cgroup in (None, 1, 2)
+    assert ground.memlock_bytes is None or ground.memlock_bytes >= 0
 
 
 def test_the_watchdog_ends_a_process_that_ignores_sigterm() -> None:

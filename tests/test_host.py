@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from orchestrator.host import _container_limit, boot_id, read_host
+from orchestrator.host import _container_limit, boot_id, cores_by_kind, large_processes, read_host
 
 
 def test_the_facts_are_this_machines() -> None:
@@ -26,6 +27,32 @@ def test_no_home_and_no_user_is_told() -> None:
     text = json.dumps(read_host().to_json())
     assert str(Path.home()) not in text
     assert os.uname().nodename not in text
+
+
+def test_other_large_programs_are_named_and_nothing_else() -> None:
+    names = large_processes(1)
+    assert names
+    assert not any("/" in name or " -" in name for name in names)
+    assert len(names) <= 20
+    assert large_processes(1 << 60) == []
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS is asked by sysctl")
+@pytest.mark.parametrize(
+    ("name", "values", "kinds"),
+    [
+        ("cpu_capacity", [1024, 1024, 400, 400, 400], (2, 3)),
+        ("cpufreq/cpuinfo_max_freq", [5_000_000, 4_900_000, 3_600_000], (2, 1)),
+        ("cpufreq/cpuinfo_max_freq", [5_000_000, 4_900_000], (None, None)),  # one that boosts higher is no other kind
+        ("nothing", [1], (None, None)),
+    ],
+)
+def test_cores_are_told_apart(
+    tmp_path: Path, name: str, values: list[int], kinds: tuple[int | None, int | None]
+) -> None:
+    for number, value in enumerate(values):
+        write(tmp_path / f"cpu{number}" / name, f"{value}\n")
+    assert cores_by_kind(tmp_path) == kinds
 
 
 def write(path: Path, text: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from worker_driver import make_spec
 
-from orchestrator.metrics import summarise, validity
-from orchestrator.records import Metrics
+from orchestrator.metrics import is_drifting, summarise, validity, with_footprints, with_terms
+from orchestrator.records import Metrics, PhaseMemory
 from orchestrator.watchdog.wire import Released
 from worker.protocol import ModelFacts, RepResult
 
@@ -82,6 +84,75 @@ def test_the_rates_agree_with_each_other(batch: int, steps: int, times: list[flo
     assert metrics.generation_tps_per_stream * batch == pytest.approx(metrics.generation_tps)
     if len(times) % 2:  # the median of a reciprocal is the reciprocal of the median only for odd counts
         assert metrics.tpot_ms * metrics.generation_tps_per_stream == pytest.approx(1000)
+
+
+def test_the_spread_and_its_interval() -> None:
+    times = [0.100, 0.104, 0.098, 0.102, 0.100]
+    metrics = summarise([rep(i, step_s) for i, step_s in enumerate(times)], FACTS, batch=4, gen_tokens=4)
+    rates = [4 / step_s for step_s in times]
+    assert metrics.rep_tps == pytest.approx(rates)
+    assert metrics.generation_tps == pytest.approx(40.0)
+    assert metrics.iqr_tps == pytest.approx(float(np.subtract(*np.quantile(rates, [0.75, 0.25]))))
+    assert metrics.robust_cv == pytest.approx(metrics.iqr_tps / 40.0)
+    assert metrics.generation_tps_low is not None
+    assert metrics.generation_tps_high is not None
+    assert min(rates) - 1e-9 <= metrics.generation_tps_low <= 40.0 <= metrics.generation_tps_high <= max(rates) + 1e-9
+    assert metrics.generation_tps_mlxlm == pytest.approx(16 / (0.3 + 2.0))  # one chunk mark: all of prefill
+
+
+def test_two_repetitions_have_no_interval_no_trend_and_no_warm_up() -> None:
+    metrics = summarise([rep(0), rep(1)], FACTS, batch=4, gen_tokens=4)
+    assert (metrics.generation_tps_low, metrics.drift_frac, metrics.drift_p, metrics.warmup_frac) == (None,) * 4
+
+
+def test_a_slow_first_repetition_and_a_slow_slide_are_told_apart() -> None:
+    cold = summarise([rep(i, t) for i, t in enumerate([0.125, 0.1, 0.101, 0.1, 0.099])], FACTS, 4, 4)
+    assert cold.warmup_frac == pytest.approx(0.2, abs=0.01)
+    assert not is_drifting(cold)
+    sliding = summarise([rep(i, 0.1 * 1.05**i) for i in range(6)], FACTS, 4, 4)
+    assert sliding.drift_frac == pytest.approx(-0.24, abs=0.03)
+    assert sliding.drift_p is not None
+    assert sliding.drift_p < 0.01
+    assert is_drifting(sliding)
+    assert "drifting" in validity(sliding, [], CALM, MEMORY)[1]
+    steady = summarise([rep(i, 0.1 * (1 + 0.01 * (i % 2))) for i in range(8)], FACTS, 4, 4)
+    assert not is_drifting(steady)
+
+
+def test_percentiles_of_few_steps_are_withheld() -> None:
+    few = summarise([rep(i, steps=33) for i in range(3)], FACTS, 4, 34)  # 99 steps
+    assert (few.step_p95_s, few.step_p99_s) == (None, None)
+    some = summarise([rep(i, steps=34) for i in range(3)], FACTS, 4, 35)
+    assert some.step_p95_s == pytest.approx(0.1)
+    assert some.step_p99_s is None
+    many = summarise([rep(i, steps=125) for i in range(4)], FACTS, 4, 126)
+    assert many.step_p99_s == pytest.approx(0.1)
+
+
+def test_memory_by_phase_and_by_term() -> None:
+    facts = dataclasses.replace(
+        FACTS,
+        load_active_bytes=4_610_000_000,
+        load_cache_bytes=7,
+        shape={"intermediate_size": 12288, "vocab_size": 151_936, "dtype_bytes": 2},
+    )
+    reps = [rep(0, prefill_active_bytes=10**10, prefill_cache_bytes=5), rep(1, decode_peak_bytes=12_000_000_000)]
+    plain = summarise(reps, facts, batch=4, gen_tokens=4)
+    assert plain.phases["load"] == PhaseMemory(4_700_000_000, 4_610_000_000, 7)
+    assert plain.phases["prefill"] == PhaseMemory(15_000_000_000, 10**10, 5)
+    assert plain.phases["decode"] == PhaseMemory(12_000_000_000, 9_000_000_000, 1_000_000_000)
+    seen = with_footprints(plain, {"load": 6 * 10**9, "decode": 16 * 10**9, "warmup": 99})
+    footprints = [seen.phases[name].footprint_bytes for name in ("load", "prefill", "decode")]
+    assert footprints == [
+        6 * 10**9,
+        None,
+        16 * 10**9,
+    ]
+    assert seen.phases["decode"].peak_bytes == 12_000_000_000
+    terms = with_terms(seen, facts, make_spec(batch=4, context=9000, prefill_step_size=2048))
+    assert sum(terms.peak_terms.values()) == terms.peak_memory_bytes == 15_000_000_000
+    assert terms.peak_term == "kv"
+    assert with_terms(plain, FACTS, make_spec()) == plain  # without the config's sizes nothing is made up
 
 
 def test_a_random_fill_says_nothing_about_the_prompt() -> None:

@@ -4,8 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.plan import Place, Plan, PlanError, Share, parse_plan, plan_from_options, rename_plan
+from orchestrator.plan import (
+    Place,
+    Plan,
+    PlanError,
+    Share,
+    parse_plan,
+    plan_digest,
+    plan_from_options,
+    plan_to_yaml,
+    rename_plan,
+)
 from orchestrator.schedule import fault_for
+from worker.repeats import Repeats
 
 GOOD = "model: org/model\nbatches: [1, 2]\ncontexts: [64, 128]\n"
 
@@ -166,11 +177,9 @@ SLIPS = [
     ("env: {A: [1]}", 2, "env.A", "a list stands where text belongs", "quotes"),
     ("env: {A: }", 2, "env.A", "no value stands where text belongs", "quotes"),
     # later versions
-    ("sentinel: 6", 2, "sentinel", "not available in this version yet", "leave it out"),
     ("admission: {limit: 80%}", 2, "admission", "not available in this version yet", "leave it out"),
     ("admission: {limit: 90%, action: skip}", 2, "admission", "not available", "leave it out"),
     ("refine: {resolution: 10%}", 2, "refine", "not available in this version yet", "leave it out"),
-    ("interleave: true", 2, "interleave", "not available in this version yet", "leave it out"),
     ("notify: x", 2, "notify", "not available in this version yet", "leave it out"),
     ("fleet: []", 2, "fleet", "not available in this version yet", "leave it out"),
     # YAML
@@ -187,6 +196,16 @@ SLIPS = [
     ("seed: \x07", 2, "", "has no place in a plan", "leave it out"),
     ('name: "\\UFFFFFFFF"', None, "", "is not YAML", ""),
     ("seed: " + "[" * 60 + "]" * 60, 2, "", "nested deeper than 50 levels", ""),
+    # repetitions
+    ("reps: {min: 0}", 2, "reps.min", "0 is out of range", "from 1 to 1000"),
+    ("reps: {least: 3}", 2, "reps.least", "is not a key here", "min, max, until_cv, max_time"),
+    ("reps: {until_cv: 3%}", 2, "reps.until_cv", "3% stands where a number belongs", "2.5"),
+    ("reps: {max_time: 5}", 2, "reps.max_time", "5", "5s"),
+    ("reps: {min: 20}", 2, "reps", "min is over max", "at most as large"),
+    ("reps: [3]", 2, "reps", "a list stands where one whole number belongs", "a number alone"),
+    ("sentinel: 0", 2, "sentinel", "0 is out of range", "from 1 to"),
+    ("interleave: yes", 2, "interleave", "stands where true or false belongs", "write true"),
+    ("interleave: true\nsentinel: 6", 3, "sentinel", "interleave spreads every cell", "leave one of the two out"),
     # keys that bear on each other
     ("prefill_logits: all", 2, "prefill_logits", "needs engine: lockstep", "write last"),
     ('faults: {"c00064-b001": hang}', 2, "faults", "only engine: faulty plays faults", "leave faults out"),
@@ -346,9 +365,29 @@ def test_words_that_yaml_would_bend() -> None:
 
 
 def test_keys_of_later_versions_at_their_default() -> None:
-    text = "sentinel: null\nadmission: {limit: 90%, action: run}\nrefine: false\ninterleave: false\n"
+    text = "admission: {limit: 90%, action: run}\nrefine: false\n"
     text += "notify:\nfleet: ~\n"
     assert read(GOOD + text) == read(GOOD)
+
+
+def test_repetitions_are_a_number_or_as_many_as_it_takes() -> None:
+    assert read(GOOD + "reps: 3\n").settings(None).repeats == Repeats(3, 3)
+    adaptive = read(GOOD + "reps: {max: 20, max_time: 90s}\n")
+    assert adaptive.settings(None).repeats == Repeats(3, 20, 0.03, 90.0)
+    assert read(GOOD + "reps: {}\n").settings(None).repeats == Repeats(3, 15, 0.03, 300.0)
+    frozen = plan_to_yaml(adaptive)
+    assert "reps: {min: 3, max: 20, until_cv: 0.03, max_time: 1m30s}" in frozen
+    assert read(frozen) == adaptive
+    assert plan_digest(read(frozen)) == plan_digest(adaptive)
+
+
+def test_a_variant_s_repetitions_are_its_own_as_a_whole() -> None:
+    plan = read(
+        f"{GOOD}reps: {{min: 4}}\nvariants: [{{name: a, reps: {{max: 9}}}}, {{name: b, reps: 2}}, {{name: c}}]\n"
+    )
+    assert [plan.settings(name).repeats.least for name in "abc"] == [3, 2, 4]
+    assert [plan.settings(name).repeats.most for name in "abc"] == [9, 2, 15]
+    assert read(plan_to_yaml(plan)) == plan
 
 
 def test_a_variant_takes_from_the_plan_what_it_does_not_say() -> None:

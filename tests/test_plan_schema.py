@@ -148,8 +148,8 @@ def test_the_dry_run_as_json() -> None:
     first = body["cells"][0]
     assert (first["cell_id"], first["model_kind"], first["variant"]) == ("kv16/c00512-b001", "hub", "kv16")
     assert (first["prompt_tokens"], first["generated_tokens"], first["cache_tokens"]) == (
-        512 * 6,
-        64 * 6,
+        512 * 16,  # one warm-up, and 15 repetitions at most
+        64 * 16,
         576,
     )
 

@@ -116,6 +116,9 @@ def test_swap_used_is_the_third_field() -> None:
     assert parse_swap_used(SYSCTL["vm.swapusage"]) == int(2743.5 * 2**20)
     assert parse_swap_used(b"short") is None
     assert parse_swap_used(bytes(32)) == 0
+    assert parse_swap_used(SYSCTL["vm.swapusage"], 16384) == int(2743.5 * 2**20)
+    assert parse_swap_used(SYSCTL["vm.swapusage"], 4096) is None  # another structure, or another system's
+    assert parse_swap_used(struct.pack("=QQQII", 10, 0, 11, 16384, 0)) is None
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,9 @@ BATCHABLE = {
     "falcon_h1": tiny.FALCON_H1,
     "gpt_oss": tiny.GPT_OSS,
     "deepseek_v2": tiny.DEEPSEEK_V2,
+    "deepseek_v3": tiny.DEEPSEEK_V3,
+    "qwen3_next": tiny.QWEN3_NEXT,
+    "rwkv7": tiny.RWKV7,
 }
 
 

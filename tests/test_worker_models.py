@@ -10,12 +10,10 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 import tiny_models as tiny
-from mlx.utils import tree_flatten
 
 from worker import models
 from worker.failures import AttemptError
 from worker.protocol import FAILURE_KINDS, ModelSource
-from worker.synthetic import make_up
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,9 +34,7 @@ def refusal(source: ModelSource) -> AttemptError:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A whole MLX model folder with random weights."""
-    model, config = make_up(tiny.source(tiny.LLAMA), 0)
-    mx.save_safetensors(str(tmp_path / "model.safetensors"), dict(tree_flatten(model.parameters())))
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    tiny.save(tiny.LLAMA, tmp_path, seed=0)
     return tmp_path
 
 

@@ -6,8 +6,10 @@ Does not hold any real weights.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import mlx.core as mx
+from mlx.utils import tree_flatten
 from worker_driver import make_spec
 
 from worker import mlx_runtime, models
@@ -15,7 +17,11 @@ from worker.engines import cell
 from worker.measure import measure_rep, random_prompts
 from worker.progress import Progress
 from worker.protocol import ModelSource, RepResult
+from worker.synthetic import make_up
 from worker.telemetry import TelemetryPage, create_page_fd
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 COMMON: dict[str, Any] = {
     "hidden_size": 64,
@@ -105,6 +111,41 @@ DEEPSEEK_V2 = {
     },
 }
 del DEEPSEEK_V2["head_dim"]
+DEEPSEEK_V3 = {
+    **DEEPSEEK_V2,
+    "model_type": "deepseek_v3",
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+}
+QWEN3_NEXT = {
+    **QWEN3_MOE,
+    "model_type": "qwen3_next",
+    "num_hidden_layers": 4,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+    "shared_expert_intermediate_size": 32,
+    "partial_rotary_factor": 0.25,
+    "full_attention_interval": 2,
+}
+RWKV7 = {
+    "model_type": "rwkv7",
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "norm_eps": 1e-5,
+    "head_dim": 32,
+    "num_hidden_layers": 2,
+    "a_low_rank_dim": 16,
+    "v_low_rank_dim": 16,
+    "gate_low_rank_dim": 16,
+    "decay_low_rank_dim": 16,
+}
 LLAMA4 = {
     "model_type": "llama4",
     "text_config": {
@@ -138,6 +179,14 @@ def make_progress() -> tuple[Progress, TelemetryPage]:
     page.lay(1)
     page.open_as_worker()
     return Progress(page, NoTimer()), page  # type: ignore[arg-type]  # a timer that never fires
+
+
+def save(config: dict[str, Any], folder: Path, seed: int) -> None:
+    """Writes a whole MLX model folder with random weights of that seed."""
+    model, made = make_up(source(config), seed)
+    folder.mkdir(exist_ok=True)
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())))
+    (folder / "config.json").write_text(json.dumps(made))
 
 
 def source(config: dict[str, Any], **changes: Any) -> ModelSource:

@@ -86,6 +86,7 @@ class _Timed:
     step_s: list[float]
     rows_per_step: list[int]
     first_rows: int
+    prefill: MemoryReading
     prefill_peak_bytes: int
     first_step_peak_bytes: int
     end: MemoryReading
@@ -126,12 +127,17 @@ def run_cell(
     # Weights and prompts live to the end: the collector need not walk them inside a timed window.
     gc.collect()
     gc.freeze()
-    for rep in range(-spec.warmup, spec.reps):
-        result = measure_rep(spec, rep, engine, prompts, memory, progress)
-        if rep >= 0:
-            send(result)
-    progress.enter(Phase.DONE, rep=spec.reps)
-    send(Done(reps=spec.reps))
+    for rep in range(-spec.warmup, 0):
+        measure_rep(spec, rep, engine, prompts, memory, progress)
+    rates: list[float] = []
+    measured_s = 0.0
+    while not rates or not spec.repeats.enough(rates, measured_s):
+        result = measure_rep(spec, len(rates), engine, prompts, memory, progress)
+        rates.append(_rate(spec, result))
+        measured_s += result.ended_s - result.started_s
+        send(result)
+    progress.enter(Phase.DONE, rep=len(rates))
+    send(Done(reps=len(rates)))
 
 
 def measure_rep(
@@ -167,7 +173,15 @@ def measure_rep(
         filled_tokens=end.filled_tokens,
         tokens_digest=_digest(end.tokens),
         first_step_peak_bytes=timed.first_step_peak_bytes,
+        prefill_active_bytes=timed.prefill.active_bytes,
+        prefill_cache_bytes=timed.prefill.cache_bytes,
     )
+
+
+def _rate(spec: WorkerSpec, result: RepResult) -> float:
+    """Tokens per second over all rows in the decode window; that of the prefill where there is no window."""
+    window_s = sum(result.step_s)
+    return spec.batch * len(result.step_s) / window_s if window_s > 0 else 1 / max(result.prefill_s, 1e-9)
 
 
 def _time_rep(
@@ -226,6 +240,7 @@ def _time_rep(
         step_s=[ns / 1e9 for ns in steps],
         rows_per_step=rows_per_step,
         first_rows=first_rows,
+        prefill=prefill,
         prefill_peak_bytes=prefill_peak,
         first_step_peak_bytes=first_step_peak,
         end=memory.read(),

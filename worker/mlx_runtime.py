@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from worker.lean_import import without_tokenizers
 from worker.measure import MemoryReading
 from worker.protocol import PROTOCOL, Hello
 
@@ -46,7 +47,7 @@ def _tolerant_file_limit() -> Iterator[None]:
 # Workers get a folder; nothing they import may wait for a network. Set before the import that reads it.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-with _tolerant_file_limit():
+with _tolerant_file_limit(), without_tokenizers():
     import mlx.core as mx
     from mlx_lm.generate import (
         generation_stream,  # also for everybody else: the first import is this guarded one

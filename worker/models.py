@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from worker.progress import Progress
     from worker.protocol import ModelSource
 
+_SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "moe_intermediate_size",
+    "num_experts_per_tok",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+)
 _METAL_SIGNS = ("[METAL]", "[metal::", "[malloc", "Unable to allocate")
 
 
@@ -38,6 +49,7 @@ class Loaded:
     weight_bytes: int
     load_s: float
     quantization: dict[str, int | str] | None
+    shape: dict[str, int]
 
 
 def load(source: ModelSource, seed: int, progress: Progress) -> Loaded:
@@ -67,6 +79,7 @@ def load(source: ModelSource, seed: int, progress: Progress) -> Loaded:
         weight_bytes=weight_bytes,
         load_s=time.perf_counter() - began,
         quantization=_quantization(config),
+        shape=_shape(model, config),
     )
 
 
@@ -157,6 +170,21 @@ def _evaluate(model: nn.Module, progress: Progress) -> int:
         progress.mark(len(weights))
     mx.clear_cache()
     return total
+
+
+def _shape(model: nn.Module, config: dict[str, Any]) -> dict[str, int]:
+    """The config's sizes that decide how much memory a step takes, and `dtype_bytes`, the bytes of one activation.
+
+    Of a model with more than text, those of its text part.
+    """
+    text_config = config.get("text_config")
+    stated = {**config, **(text_config if isinstance(text_config, dict) else {})}
+    shape = {key: value for key in _SIZES if isinstance(value := stated.get(key), int) and not isinstance(value, bool)}
+    # Activations have the type of what is not quantized: norms, scales.
+    floats = (
+        array.dtype.size for _, array in tree_flatten(model.parameters()) if mx.issubdtype(array.dtype, mx.floating)
+    )
+    return shape | {"dtype_bytes": int(next(floats, 2))}
 
 
 def _quantization(config: dict[str, Any]) -> dict[str, int | str] | None:

@@ -15,6 +15,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
+from worker.repeats import Repeats
+
 PROTOCOL = 1
 FAILURE_KINDS = (
     "model_not_found",  # no such folder, no config.json, no weights in it
@@ -53,6 +55,9 @@ class ModelSource:
 class WorkerSpec:
     """Everything one attempt needs to know.
 
+    `reps` repetitions are measured; where `least_reps` is given, at least that many, and no more once the robust CV of
+    their rates is at most `until_cv` or they took `max_reps_s` seconds (repeats.py).
+
     `backstop_s` is the worker's kernel timer: the least time without progress after which it ends itself. It
     has to be longer than the watchdog waits for a first mark (backstops.KernelTimer).
     """
@@ -76,7 +81,15 @@ class WorkerSpec:
     wired_limit: str
     backstop_s: float
     fault: str | None = None
+    least_reps: int | None = None
+    until_cv: float | None = None
+    max_reps_s: float | None = None
     protocol: int = PROTOCOL
+
+    @property
+    def repeats(self) -> Repeats:
+        """How often to measure."""
+        return Repeats(self.least_reps or self.reps, self.reps, self.until_cv, self.max_reps_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +114,11 @@ class ModelFacts:
     """What was loaded and what the caches are.
 
     `cache_classes` names the class of each layer's cache as it ran. Of one row, over all layers:
-    `cache_bytes_per_token` is what grows with every token (None where nothing does), `window_bytes_per_token`
-    what grows only up to a sliding window, by the window's size in tokens, `state_bytes_per_row` what has one
-    size from the first token on. `wired_limit` says what became of MLX's wired limit.
+    `cache_bytes_per_token` is what grows with every token (None where nothing does), `window_bytes_per_token` what
+    grows only up to a sliding window, by the window's size in tokens, `state_bytes_per_row` what has one size from
+    the first token on. `wired_limit` says what became of MLX's wired limit. `load_active_bytes` and
+    `load_cache_bytes` are the allocator's figures after loading; `shape` holds the config's sizes by their names
+    there, and `dtype_bytes`, the bytes of one activation.
     """
 
     type: ClassVar[str] = "model"
@@ -120,6 +135,9 @@ class ModelFacts:
     quantization: dict[str, int | str] | None = None
     window_bytes_per_token: dict[str, float] = field(default_factory=dict)
     state_bytes_per_row: int = 0
+    load_active_bytes: int = 0
+    load_cache_bytes: int = 0
+    shape: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +151,8 @@ class RepResult:
     `tokens_digest` is the same for the same greedy tokens, empty where an engine makes none. `started_s` and
     `ended_s` are `time.monotonic()`. `first_step_peak_bytes` is the peak from the first tokens to the end of
     the first decode step, 0 where there is none; docs/measurement.md says to which phase's peak it belongs.
+    `active_bytes` and `cache_bytes` are the allocator's at the end of the decode window, `prefill_active_bytes` and
+    `prefill_cache_bytes` when the first tokens exist.
     """
 
     type: ClassVar[str] = "rep"
@@ -155,6 +175,8 @@ class RepResult:
     filled_tokens: int = 0
     tokens_digest: str = ""
     first_step_peak_bytes: int = 0
+    prefill_active_bytes: int = 0
+    prefill_cache_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

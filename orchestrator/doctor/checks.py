@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from orchestrator.watchdog.sample import HostReading
 
 LOW_AVAILABLE_FRAC = 0.25
+_MEMLOCK_BYTES = 32_000_000
+_NOT_ON_A_MAC = frozenset(("memory_lock", "oom_score", "parent_death"))  # which has other means, or none
 _WHAT_FOR = {
     "interval_timer": "ends a worker that hangs in C when nobody else is left",
     "exit_notice": "tells of a death at once",
@@ -63,6 +65,34 @@ class WatchdogFacts:
     backstops: Mapping[str, str]
     killed_s: float | None
     trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What the sweep stands on. `cgroup` is 1, 2, or None where there is no memory controller; `memlock_bytes` is how
+    much memory a process may lock, None for any amount."""
+
+    cgroup: int | None
+    memlock_bytes: int | None
+
+
+def check_platform(facts: HostFacts, ground: Ground) -> Iterator[Check]:
+    """The system, and what of it bounds and protects."""
+    named = " ".join(part for part in (facts.system, facts.release, facts.machine, facts.chip) if part)
+    if facts.system in ("Linux", "Darwin"):
+        yield Check("platform", State.OK, named)
+    else:
+        yield Check("platform", State.FAIL, named, "wallfinder runs on macOS and Linux")
+    if facts.system != "Linux":
+        return
+    if ground.cgroup is None:
+        yield Check("control groups", State.OK, "no memory controller: `worker_memory` is not to be had")
+    else:
+        yield Check("control groups", State.OK, f"memory controller of version {ground.cgroup}")
+    enough = ground.memlock_bytes is None or ground.memlock_bytes >= _MEMLOCK_BYTES
+    seen = "no limit" if ground.memlock_bytes is None else f"{ground.memlock_bytes / 1e6:.1f} MB"
+    remedy = "" if enough else "raise it (`ulimit -l`): the watchdog locks its memory, about 16 MB, to stay resident"
+    yield Check("limit of locked memory", State.OK if enough else State.WARN, seen, remedy)
 
 
 def check_versions(facts: HostFacts) -> Iterator[Check]:
@@ -139,8 +169,8 @@ def check_backstops(backstops: Mapping[str, str]) -> Iterator[Check]:
             yield Check(name, state, f"{found}; it {what_for}", "" if optional else _REMEDIES.get(name, ""))
 
 
-def check_watchdog(facts: WatchdogFacts) -> Iterator[Check]:
-    """Whether the watchdog comes up and can kill."""
+def check_watchdog(facts: WatchdogFacts, system: str) -> Iterator[Check]:
+    """Whether the watchdog comes up and can kill, and what protects it. `system` is the platform's name."""
     if facts.trouble:
         yield Check("watchdog", State.FAIL, facts.trouble, "nothing is run without it")
         return
@@ -151,6 +181,9 @@ def check_watchdog(facts: WatchdogFacts) -> Iterator[Check]:
     for name, found in facts.backstops.items():
         # With all of its memory locked, the part of it is no news.
         if name == "memory_lock_partial" and facts.backstops.get("memory_lock") == VERIFIED:
+            continue
+        if system == "Darwin" and name in _NOT_ON_A_MAC and found != VERIFIED:
+            yield Check(f"watchdog {name}", State.OK, f"not on this platform; {_WHAT_FOR.get(name, '')}")
             continue
         state = State.OK if found == VERIFIED else State.WARN
         remedy = "" if state is State.OK else _REMEDIES.get(name, "")

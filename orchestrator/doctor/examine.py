@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -13,12 +14,15 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.backstops import verify_backstops
+from orchestrator.cgroup import controller_version
 from orchestrator.crosscheck import compare_readings, read_probe, read_reference, refused
 from orchestrator.doctor.checks import (
     Check,
+    Ground,
     WatchdogFacts,
     check_backstops,
     check_memory,
+    check_platform,
     check_pressure,
     check_readings,
     check_versions,
@@ -50,14 +54,21 @@ def examine() -> list[Check]:
     watchdog = try_watchdog(refused(compared), facts.usable_memory_bytes)
     return list(
         itertools.chain(
+            check_platform(facts, read_ground()),
             check_versions(facts),
             check_memory(facts, host),
             check_pressure(facts, host),
             check_readings(name, compared),
             check_backstops(facts.backstops),
-            check_watchdog(watchdog),
+            check_watchdog(watchdog, facts.system),
         )
     )
+
+
+def read_ground() -> Ground:
+    """The control groups' version, and the limit of locked memory."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return Ground(controller_version(), None if soft == resource.RLIM_INFINITY else soft)
 
 
 def try_watchdog(names: frozenset[str], memory_bytes: int) -> WatchdogFacts:

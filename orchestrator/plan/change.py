@@ -3,9 +3,9 @@
 Does not decide what to do about it.
 
 Free to change in a started sweep, since they do not alter what a cell measures or how it is judged: `name`,
-`deadline`, `cooldown`, `retries`, `order`, `after_wall`. `batches`, `contexts`, `variants` and `exclude` may
-change as long as every old cell stays. Everything in `Settings`, the time limit and the watchdog's thresholds
-included, has to stay the same for the old cells.
+`deadline`, `cooldown`, `retries`, `order`, `after_wall`, `sentinel`. `batches`, `contexts`, `variants` and `exclude`
+may change as long as every old cell stays. `interleave` and everything in `Settings`, the time limit and the
+watchdog's thresholds included, has to stay the same for the old cells.
 """
 
 import json
@@ -31,7 +31,7 @@ def plan_difference(old: Plan, new: Plan) -> list[str]:
 
 def only_adds_cells(old: Plan, new: Plan) -> bool:
     """Whether every cell of `old` is in `new` with the same settings; true for equal plans too."""
-    if not set(old.cells()) <= set(new.cells()):
+    if old.interleave != new.interleave or not set(old.cells()) <= set(new.cells()):
         return False
     return all(old.settings(name) == new.settings(name) for name in {cell.variant for cell in old.cells()})
 

@@ -36,7 +36,7 @@ class Drafted:
 
 def complaints(draft: Drafted) -> list[Complaint]:
     """Everything wrong between keys, as far as the keys that it concerns could be read; each thing once."""
-    found: list[Complaint] = [*_variant_names(draft), *_grid_size(draft), *_cooldown(draft)]
+    found: list[Complaint] = [*_variant_names(draft), *_grid_size(draft), *_cooldown(draft), *_sentinel(draft)]
     if not found and not any(draft.unread(key) for key in (*_AXES, "exclude")):
         found += [*_exclusions(draft), *_unmatched_faults(draft)]
     found += _settings(draft)
@@ -64,6 +64,11 @@ def _grid_size(draft: Drafted) -> Iterator[Complaint]:
 def _cooldown(draft: Drafted) -> Iterator[Complaint]:
     if not draft.unread("cooldown") and draft.file.cooldown.min_s > draft.file.cooldown.max_s:
         yield ("cooldown",), "min is longer than max; write min at most as long as max"
+
+
+def _sentinel(draft: Drafted) -> Iterator[Complaint]:
+    if draft.file.interleave and draft.file.sentinel is not None and not draft.unread("sentinel"):
+        yield ("sentinel",), "interleave spreads every cell over the whole sweep already; leave one of the two out"
 
 
 def _exclusions(draft: Drafted) -> Iterator[Complaint]:
@@ -136,6 +141,9 @@ def _settings(draft: Drafted) -> Iterator[Complaint]:
 
 def _contradictions(settings: Settings) -> Iterator[tuple[tuple[KeyPath, ...], str]]:
     """The keys involved, the one to complain about first, and what is wrong."""
+    reps = settings.reps
+    if not isinstance(reps, int) and reps.min > reps.max:
+        yield (("reps",),), "min is over max; write min at most as large as max"
     if settings.prefill_logits == "all" and settings.engine != "lockstep":
         text = f"all needs engine: lockstep, and the engine is {settings.engine}; write last, or lockstep there"
         yield (("prefill_logits",), ("engine",)), text

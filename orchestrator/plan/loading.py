@@ -217,7 +217,7 @@ def _resolved(file: PlanFile, own: VariantFile) -> Variant:
         value = getattr(own, key)
         if key == "env":
             value = dict(sorted({**values["env"], **value}.items()))
-        values[key] = _laid_over(values[key], value) if isinstance(value, BaseModel) else value
+        values[key] = _laid_over(values[key], value) if key == "watchdog" else value
     return Variant.model_construct(**values)
 
 

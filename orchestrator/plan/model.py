@@ -26,14 +26,17 @@ from orchestrator.plan.text_types import (
 from orchestrator.plan.types import (
     Choice,
     ListOf,
+    WholeOr,
     duration,
     flag,
     number,
     only_default,
     optional_size,
+    optional_whole,
     share,
     whole,
 )
+from worker.repeats import Repeats
 
 _Rule: TypeAlias = tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]  # variants, contexts, batches to leave out
 
@@ -41,6 +44,7 @@ MAX_CELLS = 100_000
 MAX_BATCH = 65_536
 MAX_CONTEXT = 16_777_216
 MAX_GEN_TOKENS = 1_048_576
+MAX_REPS = 1_000
 
 Batches: TypeAlias = Annotated[
     tuple[Annotated[int, whole(1, MAX_BATCH)], ...], ListOf("batch sizes", "[1, 2, 4, 8]", required=True)
@@ -128,6 +132,17 @@ class Cooldown(Strict):
     """When memory did not come back: stop the sweep, or go on and mark the cells that follow."""
 
 
+class AdaptiveReps(Strict):
+    min: Annotated[int, whole(1, MAX_REPS)] = 3
+    """Repetitions at least."""
+    max: Annotated[int, whole(1, MAX_REPS)] = 15
+    """Repetitions at most."""
+    until_cv: Annotated[float, number(1e-6, 1.0)] = 0.03
+    """Enough once the robust CV of their rates (IQR over median) is at most this."""
+    max_time_s: SomeSeconds = Field(300.0, alias="max_time")
+    """Enough once they took so long, `min` all the same."""
+
+
 class Exclude(Strict):
     contexts: Contexts = ()
     """Context lengths; left out: all of them."""
@@ -144,8 +159,8 @@ class Settings(Strict):
     """A hub id, a folder with an MLX model, or `synthetic:` with a config and random weights."""
     gen_tokens: Annotated[int, whole(2, MAX_GEN_TOKENS)] = 64
     """Tokens generated per stream; the decode window is one step shorter, so two is the least."""
-    reps: Annotated[int, whole(1, 1_000)] = 5
-    """Measured repetitions of a cell."""
+    reps: Annotated[int | AdaptiveReps, WholeOr(1, MAX_REPS, AdaptiveReps)] = 5
+    """Measured repetitions of a cell: so many, or as many as it takes until they agree."""
     warmup: Annotated[int, whole(0, 1_000)] = 1
     """Repetitions before them that are not measured."""
     seed: Annotated[int, whole(0, 2**32 - 1)] = 0
@@ -178,6 +193,13 @@ class Settings(Strict):
     """When a cell has hit the wall."""
     faults: Annotated[dict[str, str], fault_table()] = Field(default_factory=dict)
     """Engine faulty: cell id (or a glob of it) to the fault that is played; the first that matches counts."""
+
+    @property
+    def repeats(self) -> Repeats:
+        """How often a cell is measured."""
+        if isinstance(self.reps, int):
+            return Repeats(self.reps, self.reps)
+        return Repeats(self.reps.min, self.reps.max, self.reps.until_cv, self.reps.max_time_s)
 
     @property
     def model_ref(self) -> ModelRef:
@@ -217,21 +239,21 @@ class SweepKeys(Strict):
     """Clock time in quotes ("07:00") or duration (8h): no cell is started after it, exit code 124."""
     cooldown: Cooldown = Cooldown()
     """The pause between cells, in which memory comes back."""
+    interleave: Annotated[bool, flag()] = False
+    """Repetitions of all cells in turn, each in a process of its own, so that a slow hour falls on all alike."""
+    sentinel: Annotated[int | None, optional_whole(1, MAX_CELLS)] = None
+    """After so many cells the first completed one is measured again; what lies beside a change is marked `drifted`."""
 
 
 class Later(Strict):
     """Keys of later versions: accepted at their default only."""
 
-    sentinel: Annotated[None, only_default(None)] = None
-    """Not in this version: repeat a small reference cell every so many cells."""
     admission: Annotated[Any, only_default({"limit": "90%", "action": "run"})] = Field(
         default={"limit": "90%", "action": "run"}
     )
     """Not in this version: what to do with a cell that is predicted to need too much."""
     refine: Annotated[bool, only_default(False)] = False
     """Not in this version: find the wall between two batch sizes."""
-    interleave: Annotated[bool, only_default(False)] = False
-    """Not in this version: repetitions of cells in turn."""
     notify: Annotated[None, only_default(None)] = None
     """Not in this version: tell somebody when the sweep ends."""
     fleet: Annotated[None, only_default(None)] = None

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from orchestrator.plan import model
 from orchestrator.plan.model import (
+    AdaptiveReps,
     Cooldown,
     Footprint,
     PlanFile,
@@ -42,6 +43,7 @@ _WITH_DEFAULTS: tuple[type[BaseModel], ...] = (
     Footprint,
     Retries,
     Cooldown,
+    AdaptiveReps,
 )
 _NO_DEFAULT = ("name", "variants", "exclude")
 
@@ -52,7 +54,10 @@ def plan_json_schema() -> JsonSchema:
     definitions: JsonSchema = schema["$defs"]
     defaults = {kind.__name__: _defaults(kind) for kind in _WITH_DEFAULTS}
     meanings = _meanings()
-    for name, part in ((PlanFile.__name__, schema), *definitions.items()):
+    parts: list[tuple[str, JsonSchema]] = [(PlanFile.__name__, schema), *definitions.items()]
+    entries = [entry for _, part in parts for entry in part["properties"].values()]
+    parts += [(form["title"], form) for entry in entries for form in _inline(entry)]
+    for name, part in parts:
         part.pop("title", None)
         for key, entry in part["properties"].items():
             entry.pop("title", None)
@@ -125,7 +130,11 @@ def _lines(part: JsonSchema, definitions: JsonSchema, prefix: str) -> Iterator[K
     for key, entry in part["properties"].items():
         name = f"{prefix}{key}"
         target = _target(entry)
-        if target in ("VariantFile", None):
+        if mappings := _inline(entry):
+            plain = _takes(next(form for form in entry["anyOf"] if form not in mappings))
+            yield KeyLine(name, f"{plain}, or a mapping", json.dumps(entry["default"]), entry["description"])
+            yield from _lines(mappings[0], definitions, f"{name}.")
+        elif target in ("VariantFile", None):
             default = json.dumps(entry["default"]) if "default" in entry else None
             yield KeyLine(name, _takes(entry), default, entry.get("description", ""))
         elif entry.get("type") == "array":
@@ -133,6 +142,11 @@ def _lines(part: JsonSchema, definitions: JsonSchema, prefix: str) -> Iterator[K
             yield from _lines(definitions[target], definitions, f"{name}[].")
         else:
             yield from _lines(definitions[target], definitions, f"{name}.")
+
+
+def _inline(entry: JsonSchema) -> list[JsonSchema]:
+    """The mappings among the forms that a key may take, where it may take other forms too."""
+    return [form for form in entry.get("anyOf", ()) if "properties" in form]
 
 
 def _target(entry: JsonSchema) -> str | None:

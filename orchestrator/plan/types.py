@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import PydanticCustomError, core_schema
 
 from orchestrator.plan.quantities import (
@@ -113,6 +113,12 @@ def share() -> Reads:
     return Reads(read_share, {"type": "string", "anyOf": forms, "examples": ["1%", "0.5%", "400MB"]}, str)
 
 
+def optional_whole(low: int, high: int) -> Reads:
+    """A whole number from `low` to `high`, or null."""
+    schema = {"type": ["integer", "null"], "minimum": low, "maximum": high}
+    return Reads(lambda value: None if is_null(value) else read_whole(value, low, high), schema)
+
+
 def only_default(default: Any) -> Reads:
     """A key of a later version: nothing but its default, of which a mapping may give a part.
 
@@ -136,6 +142,33 @@ def only_default(default: Any) -> Reads:
         properties = {key: {"const": item} for key, item in default.items()}
         return Reads(read, {"type": "object", "additionalProperties": False, "properties": properties})
     return Reads(read, {"const": default})
+
+
+@dataclass(frozen=True, slots=True)
+class WholeOr:
+    """A whole number from `low` to `high`, or a mapping that `mapping`, a pydantic model, reads."""
+
+    low: int
+    high: int
+    mapping: type[BaseModel]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        def read(value: Any, keys_of: Callable[[Any], Any]) -> Any:
+            is_mapping = isinstance(value, dict | self.mapping)
+            return keys_of(value) if is_mapping else read_whole(value, self.low, self.high)
+
+        def render(value: Any) -> Any:
+            return value if isinstance(value, int) else value.model_dump(mode="json", by_alias=True)
+
+        return core_schema.no_info_wrap_validator_function(
+            _guarded_wrap(read),
+            handler.generate_schema(self.mapping),
+            serialization=core_schema.plain_serializer_function_ser_schema(render, when_used="json"),
+        )
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> JsonSchema:
+        whole_schema = {"type": "integer", "minimum": self.low, "maximum": self.high}
+        return {"anyOf": [whole_schema, handler(schema["schema"])]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from orchestrator.cells import Cell
 from orchestrator.plan.model import Plan, Settings
 from orchestrator.plan.quantities import render_duration
 from orchestrator.plan.render import plan_data, plan_digest, plan_to_yaml
+from worker.repeats import Repeats
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one cell does, warm-up included; tokens are of all rows. Random fill computes no prompt."""
+    """What one cell does at most, warm-up included; tokens are of all rows. Random fill computes no prompt."""
 
     repetitions: int
     prompt_tokens: int
@@ -27,7 +28,7 @@ class Work:
 
 def work_of(cell: Cell, settings: Settings) -> Work:
     """The work of a cell; `cache_tokens` is what its caches hold at the end of a repetition."""
-    repetitions = settings.warmup + settings.reps
+    repetitions = settings.warmup + settings.repeats.most
     prompt = 0 if settings.context_fill == "random" else cell.batch * cell.context * repetitions
     return Work(
         repetitions=repetitions,
@@ -90,8 +91,14 @@ def _method(settings: Settings) -> str:
     kv = f", KV cache in {settings.kv_bits} bits" if settings.kv_bits is not None else ""
     fill = "random context" if settings.context_fill == "random" else f"prefill by {settings.prefill_step_size}"
     logits = ", all logits" if settings.prefill_logits == "all" else ""
-    repetitions = f"{settings.warmup} warm-up and {settings.reps} measured repetitions"
+    repetitions = f"{settings.warmup} warm-up and {_measured(settings.repeats)} measured repetitions"
     return f"engine {settings.engine}, {fill}{logits}{kv}, {repetitions} of {settings.gen_tokens} tokens"
+
+
+def _measured(repeats: Repeats) -> str:
+    if repeats.until_cv is None:
+        return str(repeats.most)
+    return f"{repeats.least} to {repeats.most} (until CV {repeats.until_cv:g})"
 
 
 def plan_json(plan: Plan, cells: Sequence[Cell]) -> dict[str, Any]:

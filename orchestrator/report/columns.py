@@ -90,7 +90,7 @@ def _plain_columns(rows: Sequence[CellRow]) -> tuple[Column, ...]:
         _numbers("noise", "IQR/med", "%", [_percent(m.robust_cv) for m in metrics], decimals=1),
         _numbers("peak", "peak", "GB", [_gigabytes(peak) for peak in peaks], marks=marks),
         _numbers("share", "of mem", "%", list(map(_share, records, peaks)), decimals=1),
-        _words("phase", "peak", [printable(m.peak_phase) if m.peak_phase else MISSING for m in metrics], unit="in"),
+        _words("phase", "peak", list(map(_peak_in, metrics)), unit="in"),
         _numbers("swap", "swap", "GB", list(map(_swap_gb, records)), decimals=2, signed=True),
     )
 
@@ -173,6 +173,13 @@ def _swap_gb(record: CellRecord | None) -> float | None:
 
 def _percent(share: float | None) -> float | None:
     return None if share is None else share * 100
+
+
+def _peak_in(metrics: Metrics) -> str:
+    """The phase that owns the peak, and the largest part of what it consists of."""
+    if metrics.peak_phase is None:
+        return MISSING
+    return printable(": ".join(part for part in (metrics.peak_phase, metrics.peak_term) if part))
 
 
 def _words(key: str, name: str, texts: Sequence[str], *, unit: str = "") -> Column:

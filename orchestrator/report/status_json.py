@@ -17,6 +17,7 @@ from orchestrator.report.rows import count_by_verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from orchestrator.history import SentinelMark
     from orchestrator.records import CellRecord
     from orchestrator.report.rows import CellRow
 
@@ -31,6 +32,7 @@ def status_document(
     *,
     elapsed_s: float | None = None,
     eta_s: float | None = None,
+    sentinels: Sequence[SentinelMark] = (),
 ) -> dict[str, Any]:
     """The whole document. `state` is `running`, `complete`, `cut_off` or `stopped`; durations in seconds."""
     document = {
@@ -40,6 +42,7 @@ def status_document(
         "counts": count_by_verdict(rows),
         "elapsed_s": elapsed_s,
         "eta_s": eta_s,
+        "sentinels": [asdict(mark) for mark in sentinels],
         "cells": [_cell(row) for row in rows],
     }
     plain: dict[str, Any] = _finite(document)
@@ -52,9 +55,13 @@ def status_parts(
     rows: Sequence[CellRow],
     *,
     elapsed_s: float | None = None,
+    sentinels: Sequence[SentinelMark] = (),
 ) -> Iterator[str]:
     """The text of the document in parts, indented by one: a cell at a time, so that no large one is ever held whole."""
-    head = {**status_document(run, state, [], elapsed_s=elapsed_s), "counts": count_by_verdict(rows)}
+    head = {
+        **status_document(run, state, [], elapsed_s=elapsed_s, sentinels=sentinels),
+        "counts": count_by_verdict(rows),
+    }
     text = json_text(head, _INDENT)
     if not rows:
         yield text
@@ -107,6 +114,7 @@ def _outcome(record: CellRecord | None) -> dict[str, Any]:
         "peak_footprint_bytes": record.peak_footprint_bytes if record else None,
         "memory_bytes": record.memory_bytes if record else None,
         "watchdog_late_max_s": record.watchdog_late_max_s if record else None,
+        "conditions": dict(record.conditions) if record else {},
         "would_have": asdict(record.would_have) if record and record.would_have else None,
         "started_at": record.started_at if record else None,
         "ended_at": record.ended_at if record else None,
@@ -124,11 +132,24 @@ def _measured(metrics: Metrics) -> dict[str, Any]:
         "tpot_ms": metrics.tpot_ms,
         "step_s": metrics.step_s,
         "robust_cv": metrics.robust_cv,
+        "generation_tps_low": metrics.generation_tps_low,
+        "generation_tps_high": metrics.generation_tps_high,
+        "generation_tps_iqr": metrics.iqr_tps,
+        "generation_tps_mlxlm": metrics.generation_tps_mlxlm,
+        "rep_tps": list(metrics.rep_tps),
+        "drift_frac": metrics.drift_frac,
+        "drift_p": metrics.drift_p,
+        "warmup_frac": metrics.warmup_frac,
+        "step_p95_s": metrics.step_p95_s,
+        "step_p99_s": metrics.step_p99_s,
         "peak_memory_bytes": metrics.peak_memory_bytes,
         "peak_phase": metrics.peak_phase,
         "load_peak_bytes": metrics.load_peak_bytes,
         "prefill_peak_bytes": metrics.prefill_peak_bytes,
         "decode_peak_bytes": metrics.decode_peak_bytes,
+        "peak_term": metrics.peak_term,
+        "peak_terms": dict(metrics.peak_terms),
+        "phases": {name: asdict(memory) for name, memory in metrics.phases.items()},
         "weight_bytes": metrics.weight_bytes,
         "kv_cache_bytes": metrics.kv_cache_bytes,
         "cache_bytes_per_token": metrics.cache_bytes_per_token,

@@ -44,7 +44,8 @@ _NAMED_CELLS = 3
 class ResultTable:
     """A renderable of rich: a table per variant, what went wrong, and what the sweep found per context."""
 
-    def __init__(self, rows: Sequence[CellRow], elapsed_s: float | None = None) -> None:
+    def __init__(self, rows: Sequence[CellRow], elapsed_s: float | None = None, remarks: Sequence[str] = ()) -> None:
+        self._remarks = remarks
         self._rows = sorted(rows, key=lambda row: (row.cell.context, row.cell.batch))
         self._variants = list(dict.fromkeys(row.cell.variant for row in rows))
         self._elapsed_s = elapsed_s
@@ -65,6 +66,7 @@ class ResultTable:
             *(self._table(variant, of_variant[variant], kept, rows, options.ascii_only) for variant in self._variants),
             (*_notes(self._rows, without), *_legend(self._rows, left_out)),
             _troubles(self._rows),
+            [Text(remark) for remark in self._remarks],
             _findings(self._rows, self._variants),
             [Text(_counts(self._rows, self._elapsed_s), style="bold")],
         )
@@ -99,9 +101,14 @@ class ResultTable:
             yield rows.line(number, row)
 
 
-def result_table(rows: Sequence[CellRow], *, elapsed_s: float | None = None) -> ResultTable:
-    """The table of a run for `rich`. `elapsed_s` is shown below it; without it the cells' own time is."""
-    return ResultTable(rows, elapsed_s)
+def result_table(
+    rows: Sequence[CellRow], *, elapsed_s: float | None = None, remarks: Sequence[str] = ()
+) -> ResultTable:
+    """The table of a run for `rich`. `elapsed_s` is shown below it; without it the cells' own time is.
+
+    `remarks` are sentences on the host that bear on the numbers.
+    """
+    return ResultTable(rows, elapsed_s, remarks)
 
 
 def result_console(file: IO[str]) -> Console:

@@ -57,11 +57,17 @@ def parse_vm_statistics(data: bytes | None) -> VirtualMemory | None:
     )
 
 
-def parse_swap_used(data: bytes | None) -> int | None:
-    """Bytes of swap in use, out of `struct xsw_usage`: total, avail, used (its text has another order)."""
+def parse_swap_used(data: bytes | None, page_bytes: int | None = None) -> int | None:
+    """Bytes of swap in use, out of `struct xsw_usage`: total, avail, used (its text has another order).
+
+    None where more is in use than there is, or the structure's page size is not the system's: then it is another one.
+    """
     if data is None or len(data) < _SWAP.size:
         return None
-    return int(_SWAP.unpack_from(data)[2])
+    total, _, used, page, _ = _SWAP.unpack_from(data)
+    if used > total or (page_bytes is not None and page != page_bytes):
+        return None
+    return int(used)
 
 
 def parse_uint(data: bytes | None) -> int | None:
@@ -188,7 +194,7 @@ class MacProbe:
         size = self._page_bytes or 0
         return HostReading(
             memory_total_bytes=self._total_bytes,
-            swap_used_bytes=parse_swap_used(self._kernel.sysctl("vm.swapusage", SWAP_BYTES)),
+            swap_used_bytes=parse_swap_used(self._kernel.sysctl("vm.swapusage", SWAP_BYTES), self._page_bytes),
             swapin_total_bytes=None if memory is None else memory.swapins * size,
             swapout_total_bytes=None if memory is None else memory.swapouts * size,
             pressure_level=parse_uint(self._kernel.sysctl("kern.memorystatus_vm_pressure_level", 4)),

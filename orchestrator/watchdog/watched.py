@@ -62,6 +62,7 @@ class Watched:
         self._samples = 0
         self._late_max_s = 0.0
         self._peak_footprint: int | None = None
+        self._phase_footprint: dict[str, int] = {}
         self._first: tuple[HostReading, WorkerReading] | None = None
         self._last: tuple[HostReading, WorkerReading] | None = None
         self._worker_is_gone = False
@@ -190,7 +191,12 @@ class Watched:
         self._kept.append(body)
         if reading is not None:
             self._steps_sent = reading.total_steps
+            self._note_footprint(reading.phase, worker.footprint_bytes)
         return sample
+
+    def _note_footprint(self, phase: str, footprint_bytes: int | None) -> None:
+        if footprint_bytes is not None:
+            self._phase_footprint[phase] = max(self._phase_footprint.get(phase, 0), footprint_bytes)
 
     def _end_if_needed(self, sample: Sample) -> bool:
         self._state, action = decide(self.watch.limits, self._state, sample)
@@ -267,6 +273,7 @@ class Watched:
             would_have=would,
             would_have_after_s=after_s,
             would_have_evidence=would_evidence,
+            phase_footprint_bytes=self._phase_footprint,
         )
 
     def _grown(self, name: str) -> float | None:

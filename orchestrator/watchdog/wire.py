@@ -109,15 +109,15 @@ class Rung:
 class Released:
     """The watchdog has let go of the worker: the orchestrator may reap it.
 
-    `cause` is why we ended it, None where it ended by itself. Peaks are over the whole attempt, growth over
-    the attempt's own baseline; `late_max_s` is the watchdog's own worst lateness;
-    `samples_dropped` of the `samples` found no room on their way. `oom_kills` counts the kernel's kills in the
-    worker's own cgroup; where it has none, those of the whole host, which may be somebody else's.
-    `pressure_stall_s` is the time for which tasks waited for memory while prefill or decode was measured: tasks of the
-    worker's own cgroup, or of the host where the worker is part of its trouble. `memory_evidence` holds the figures of
-    the last ten seconds' memory signals (policy.memory_evidence), and
-    of kills only the worker's own. `would_have` is what the policy would have ended the worker for, where it only
-    observed, `would_have_after_s` how long into the attempt.
+    `cause` is why we ended it, None where it ended by itself. Peaks are over the whole attempt, growth over the
+    attempt's own baseline; `late_max_s` is the watchdog's own worst lateness; `samples_dropped` of the `samples`
+    found no room on their way. `oom_kills` counts the kernel's kills in the worker's own cgroup; where it has none,
+    those of the whole host, which may be somebody else's. `pressure_stall_s` is the time for which tasks waited for
+    memory while prefill or decode was measured: tasks of the worker's own cgroup, or of the host where the worker is
+    part of its trouble. `memory_evidence` holds the figures of the last ten seconds' memory signals
+    (policy.memory_evidence), and of kills only the worker's own. `would_have` is what the policy would have ended the
+    worker for, where it only observed, `would_have_after_s` how long into the attempt. `phase_footprint_bytes` holds
+    the largest footprint that was sampled in each phase.
     """
 
     type: ClassVar[str] = "released"
@@ -140,6 +140,7 @@ class Released:
     would_have: str | None = None
     would_have_after_s: float | None = None
     would_have_evidence: dict[str, float | int | str] = field(default_factory=dict)
+    phase_footprint_bytes: dict[str, int] = field(default_factory=dict)
 
 
 WireMessage: TypeAlias = Watch | StopWorker | Exited | Shutdown | Ready | Samples | Acted | Rung | Released

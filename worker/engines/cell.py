@@ -10,9 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from worker import mlx_runtime  # before all else: it imports mlx-lm in a way of its own
+
+# isort: split
 import mlx.core as mx
 
-from worker import fill, kv_quant, mlx_runtime, models
+from worker import fill, kv_quant, models
 from worker.caches import Cache, CacheFacts, describe
 from worker.engines.batched import BatchedEngine, demand_batchable, wired_limit_in_force
 from worker.engines.lockstep import LockstepEngine
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     import mlx.nn as nn
 
+    from worker.measure import MemoryReading
     from worker.models import Loaded
     from worker.progress import Progress
     from worker.protocol import WorkerSpec
@@ -63,11 +67,13 @@ def _play(spec: WorkerSpec, progress: Progress, results: ResultPipe) -> None:
     mx.reset_peak_memory()
     loaded = models.load(spec.model, spec.seed, progress)
     load_peak = max(mx.get_peak_memory(), loaded.weight_bytes)
+    memory = mlx_runtime.MlxMemory()
+    held = replace(memory.read(), peak_bytes=load_peak)
     progress.enter(Phase.CALIBRATE)
     engine, facts = prepare(loaded.model, spec)
     progress.mark()
-    results.send(_model_facts(spec, loaded, load_peak, facts))
-    run_cell(spec, engine, loaded.vocab_size, mlx_runtime.MlxMemory(), progress, results.send)
+    results.send(_model_facts(spec, loaded, held, facts))
+    run_cell(spec, engine, loaded.vocab_size, memory, progress, results.send)
 
 
 def prepare(model: nn.Module, spec: WorkerSpec) -> tuple[MlxEngine, CacheFacts]:
@@ -113,14 +119,14 @@ def _probe(model: nn.Module, spec: WorkerSpec) -> list[Cache]:
     return kept
 
 
-def _model_facts(spec: WorkerSpec, loaded: Loaded, load_peak: int, facts: CacheFacts) -> ModelFacts:
+def _model_facts(spec: WorkerSpec, loaded: Loaded, held: MemoryReading, facts: CacheFacts) -> ModelFacts:
     return ModelFacts(
         model_type=loaded.model_type,
         parameters=loaded.parameters,
         weight_bytes=loaded.weight_bytes,
         vocab_size=loaded.vocab_size,
         load_s=loaded.load_s,
-        load_peak_bytes=load_peak,
+        load_peak_bytes=held.peak_bytes,
         cache_classes=list(facts.classes),
         cache_bytes_per_token=facts.bytes_per_token or None,
         kv_bits=spec.kv_bits,
@@ -128,4 +134,7 @@ def _model_facts(spec: WorkerSpec, loaded: Loaded, load_peak: int, facts: CacheF
         quantization=loaded.quantization,
         window_bytes_per_token={str(tokens): value for tokens, value in facts.window_bytes_per_token.items()},
         state_bytes_per_row=facts.state_bytes,
+        load_active_bytes=held.active_bytes,
+        load_cache_bytes=held.cache_bytes,
+        shape={**loaded.shape, "vocab_size": loaded.shape.get("vocab_size", loaded.vocab_size)},
     )
