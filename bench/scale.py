@@ -24,8 +24,9 @@ import yaml
 from bench.sweeping import end_in_order
 from bench.tables import markdown
 from orchestrator import run_directory
+from orchestrator.conditions import CellConditions, Conditions
 from orchestrator.plan import load_plan, plan_digest, plan_to_yaml
-from orchestrator.records import CellRecord, Metrics, Verdict
+from orchestrator.records import CellRecord, Metrics, PhaseMemory, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 GOAL_S, GOAL_BYTES = 1.0, 150_000_000
 _NAME = "ten-thousand"
+_CALM = Conditions(0.0, "mains", low_power_mode=False, thermal="nominal", cpu_speed_limit_frac=1.0)
 _AT = "2026-01-01T00:00:00.000Z"
 _BOOT = "00000000-0000-4000-8000-000000000000"
 _MEMORY_BYTES = 48 << 30
@@ -124,7 +126,7 @@ def journal(plan: Plan) -> Iterator[dict[str, Any]]:
     yield {"event": "sweep.started", "at": _AT, "schema": 1, "plan_digest": plan_digest(plan), "pid": 1, "host": host}
     for cell in plan.cells():
         yield {"event": "cell.started", "at": _AT, "cell_id": cell.cell_id, "attempt": 1, "boot_id": _BOOT}
-        yield {"event": "cell.ended", "at": _AT, "record": _record(cell, draw).to_json()}
+        yield {"event": "cell.ended", "at": _AT, "record": _record(cell, draw).to_journal()}
         yield {"event": "host.settled", "at": _AT, "after": cell.cell_id, "waited_s": 0.101, "available_bytes": 1 << 34}
     yield {"event": "sweep.ended", "at": _AT, "state": "complete", "exit_code": 0, "reason": "every cell answered"}
 
@@ -150,12 +152,29 @@ def _record(cell: Cell, draw: random.Random) -> CellRecord:
             prompt_tps=1100 * draw.uniform(0.9, 1.1),
             ttft_s=cell.batch * cell.context / 1100,
             robust_cv=draw.uniform(0.001, 0.03),
+            iqr_tps=draw.uniform(0.001, 0.03) * cell.batch / step_s,
+            generation_tps_low=0.99 * cell.batch / step_s,
+            generation_tps_high=1.01 * cell.batch / step_s,
+            generation_tps_mlxlm=1.02 * cell.batch / step_s,
+            rep_tps=tuple(draw.uniform(0.98, 1.02) * cell.batch / step_s for _ in range(5)),
+            drift_frac=draw.uniform(-0.02, 0.02),
+            drift_p=draw.uniform(0.1, 1.0),
+            warmup_frac=draw.uniform(0.0, 0.02),
             step_s=step_s,
+            step_p95_s=1.1 * step_s,
             peak_memory_bytes=5_000_000_000 + cache_bytes,
             peak_phase=draw.choice(("prefill", "decode")),
             load_peak_bytes=4_600_000_000,
             prefill_peak_bytes=4_900_000_000 + cache_bytes,
             decode_peak_bytes=5_000_000_000 + cache_bytes,
+            phases={
+                phase: PhaseMemory(5_000_000_000 + cache_bytes, 4_800_000_000 + cache_bytes, 10**8, 6 * 10**9)
+                for phase in ("load", "prefill", "decode")
+            },
+            peak_terms=dict.fromkeys(
+                ("weights_bytes", "kv_bytes", "logits_bytes", "activations_bytes", "rest_bytes"), 10**9
+            ),
+            peak_term="weights",
             weight_bytes=4_600_000_000,
             kv_cache_bytes=cache_bytes,
             cache_bytes_per_token=131_072.0,
@@ -170,6 +189,7 @@ def _record(cell: Cell, draw: random.Random) -> CellRecord:
         step=63,
         exit_status=0,
         watchdog_late_max_s=draw.uniform(0.0001, 0.01),
+        conditions=CellConditions(_CALM, _CALM).to_json(),
         started_at=_AT,
         ended_at=_AT,
         duration_s=draw.uniform(10, 200),

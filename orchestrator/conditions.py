@@ -36,10 +36,10 @@ class Conditions:
     gpu_processes: dict[str, float | None] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values, without processes."""
+        """As plain JSON values, without processes, and without what is not known."""
         body = dataclasses.asdict(self)
         del body["at_s"], body["gpu_processes"]
-        return body
+        return {name: value for name, value in body.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,13 @@ class CellRecord:
         """The record as plain JSON values."""
         return dataclasses.asdict(self)
 
+    def to_journal(self) -> dict[str, Any]:
+        """The record as a journal line has it: figures that were not measured are left out, and read back as such."""
+        whole = self.to_json()
+        empty = _EMPTY_METRICS
+        whole["metrics"] = {name: value for name, value in whole["metrics"].items() if value != empty[name]}
+        return whole
+
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> CellRecord:
         """The record of a journal line; keys this version does not know are left out.
@@ -165,4 +172,5 @@ class CellRecord:
         return _READER.validate_python(body)
 
 
+_EMPTY_METRICS = dataclasses.asdict(Metrics())
 _READER: TypeAdapter[CellRecord] = TypeAdapter(CellRecord)

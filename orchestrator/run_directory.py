@@ -9,11 +9,13 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.durable import replace_file, sync_folder
 from orchestrator.errors import LedgerError, LedgerUnwritable
-from worker.protocol import RepResult
+
+if TYPE_CHECKING:
+    from worker.protocol import RepResult
 
 PLAN = "plan.yaml"
 HOST = "host.json"
@@ -56,6 +58,8 @@ class RunDirectory:
 
     def read_reps(self, cell_id: str, attempt: int) -> list[RepResult]:
         """The repetitions of an ended attempt; none where its result is not there, or not whole, any more."""
+        from worker.protocol import RepResult  # of no use to whoever only looks at a run
+
         path = self.path / "cells" / cell_id / f"attempt-{attempt}" / RESULT
         try:
             return [RepResult(**rep) for rep in json.loads(path.read_bytes())["reps"]]

@@ -285,7 +285,7 @@ class Sweep:
             drifted=found.drifted,
             why=found.why,
             doubtful=doubtful,
-            record=again.to_json(),
+            record=again.to_journal(),
         )
         if found.drifted:
             log.warning("host.drifted", cell_id=reference.cell_id, why=found.why, doubtful=len(doubtful))
@@ -303,7 +303,7 @@ class Sweep:
     # -- what goes into the ledger
 
     def _record(self, record: CellRecord) -> None:
-        self._ledger.append("cell.ended", record=record.to_json())
+        self._ledger.append("cell.ended", record=record.to_journal())
         self._standing.take(record)
         log.info("cell.ended", cell_id=record.cell_id, verdict=record.verdict.value, cause=record.cause)
         self._screen.ended(record)
