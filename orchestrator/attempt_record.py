@@ -120,7 +120,7 @@ def _numbers(order: Order, outcome: Outcome, reps: Sequence[RepResult]) -> Metri
     numbers = metrics.summarise(reps, outcome.model, spec.batch, spec.gen_tokens, spec.engine)
     if outcome.telemetry is not None:
         numbers = with_broken_phase(numbers, outcome.telemetry)
-    numbers = metrics.with_terms(numbers, outcome.model, spec)
+    numbers = metrics.with_terms(numbers, outcome.model, spec, outcome.hello.device if outcome.hello else "")
     return numbers if released is None else metrics.with_footprints(numbers, released.phase_footprint_bytes)
 
 

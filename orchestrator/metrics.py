@@ -106,11 +106,11 @@ def with_footprints(numbers: Metrics, footprints: Mapping[str, int]) -> Metrics:
     return dataclasses.replace(numbers, phases=phases)
 
 
-def with_terms(numbers: Metrics, facts: ModelFacts | None, spec: WorkerSpec) -> Metrics:
+def with_terms(numbers: Metrics, facts: ModelFacts | None, spec: WorkerSpec, device: str = "gpu") -> Metrics:
     """The metrics with what the peak consists of; without, where nothing was loaded or the sizes are not known."""
     if facts is None or numbers.peak_memory_bytes is None or numbers.peak_phase is None or not facts.shape:
         return numbers
-    terms = peak_terms(numbers.peak_phase, numbers.peak_memory_bytes, facts, spec, numbers.kv_cache_bytes or 0)
+    terms = peak_terms(numbers.peak_phase, numbers.peak_memory_bytes, facts, spec, numbers.kv_cache_bytes or 0, device)
     return dataclasses.replace(numbers, peak_terms=terms.to_json(), peak_term=terms.owner)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TERMS = ("weights", "kv", "logits", "activations", "rest")
 _ROUNDED_TO = 256  # tokens: mlx-lm's caches grow by so many
+_FUSED_HEAD_DIMS = (64, 80, 128)  # of Metal's kernels
 _MLP_BUFFERS = 3  # of the width of the MLP: gate, up, and their product
 
 
@@ -40,15 +41,21 @@ class PeakTerms:
         return {f"{term}_bytes": getattr(self, term) for term in TERMS}
 
 
-def peak_terms(phase: str, peak_bytes: int, facts: ModelFacts, spec: WorkerSpec, kv_cache_bytes: int) -> PeakTerms:
-    """The terms of a phase's peak. `kv_cache_bytes`: all caches at the end of a repetition, as allocated."""
+def peak_terms(
+    phase: str, peak_bytes: int, facts: ModelFacts, spec: WorkerSpec, kv_cache_bytes: int, device: str = "gpu"
+) -> PeakTerms:
+    """The terms of a phase's peak. `kv_cache_bytes`: all caches at the end of a repetition, as allocated.
+
+    `device` is MLX's, as the worker names it: only a GPU has attention that does not hold its scores.
+    """
     weights = facts.weight_bytes
     if phase == "load":
         return PeakTerms(weights, 0, 0, 0, peak_bytes - weights)
     kv = kv_cache_bytes if phase == "decode" else min(kv_cache_bytes, _kv_after_prefill(facts, spec))
     tokens = _tokens_at_once(spec) if phase == "prefill" else 1
     logits = spec.batch * _logit_positions(phase, spec) * _of(facts, "vocab_size") * _of(facts, "dtype_bytes")
-    activations = spec.batch * tokens * _activation_width(facts.shape) * _of(facts, "dtype_bytes")
+    width = max(_mlp_width(facts.shape), _scores_width(facts.shape, spec, device))  # one after the other, not at once
+    activations = spec.batch * tokens * width * _of(facts, "dtype_bytes")
     return PeakTerms(weights, kv, logits, activations, peak_bytes - weights - kv - logits - activations)
 
 
@@ -73,8 +80,17 @@ def _logit_positions(phase: str, spec: WorkerSpec) -> int:
     return 2 if spec.engine == "batched" and phase == "decode" else 1
 
 
-def _activation_width(shape: Mapping[str, int]) -> int:
-    """Values per token that one layer holds at its widest: those of the MLP, or of the experts that a token goes to."""
+def _scores_width(shape: Mapping[str, int], spec: WorkerSpec, device: str) -> int:
+    """Values per token of attention's scores and their softmax, where they are held: query heads times context,
+    twice."""
+    heads = shape.get("num_attention_heads", 0)
+    head_dim = shape.get("head_dim") or shape.get("hidden_size", 0) // max(heads, 1)
+    fused = "gpu" in device and head_dim in _FUSED_HEAD_DIMS and spec.kv_bits is None
+    return 0 if fused else 2 * heads * spec.context
+
+
+def _mlp_width(shape: Mapping[str, int]) -> int:
+    """Values per token that the MLP holds at its widest, or the experts that a token goes to."""
     dense = shape.get("intermediate_size", 0)
     experts = shape.get("moe_intermediate_size", 0) * shape.get("num_experts_per_tok", 1)
     return _MLP_BUFFERS * max(dense, experts)

@@ -258,7 +258,7 @@ class Sweep:
     def _check_sentinel(self, *, due: bool) -> None:
         """Measures the reference cell again, and marks what was measured since where the host has changed."""
         reference = self._history.reference
-        if not due or self._plan.sentinel is None or reference is None:
+        if not due or self._plan.sentinel is None or reference is None or self._is_stop_wanted():
             return
         cell = Cell(reference.variant, reference.context, reference.batch)
         settings = self._plan.settings(cell.variant)

@@ -71,6 +71,25 @@ def test_the_terms_add_up_to_the_peak(phase: str, fill: str) -> None:
     assert set(terms.to_json()) == {f"{term}_bytes" for term in TERMS}
 
 
+@pytest.mark.parametrize(
+    ("device", "kv_bits", "head_dim", "held"),
+    [
+        ("Device(gpu, 0)", None, 128, False),
+        ("Device(gpu, 0)", None, 96, True),  # no kernel for this size
+        ("Device(gpu, 0)", 8, 128, True),  # quantized attention is not fused
+        ("Device(cpu, 0)", None, 128, True),
+    ],
+)
+def test_attention_that_is_not_fused_holds_its_scores(
+    device: str, kv_bits: int | None, head_dim: int, held: bool
+) -> None:
+    facts = dataclasses.replace(QWEN3_8B, shape={**QWEN3_8B.shape, "num_attention_heads": 32, "head_dim": head_dim})
+    spec = make_spec(batch=2, context=8192, prefill_step_size=2048, kv_bits=kv_bits)
+    terms = peak_terms("prefill", 10**11, facts, spec, 10**10, device)
+    scores, mlp = 2 * 2048 * (2 * 32 * 8192) * 2, 2 * 2048 * (3 * 12288) * 2
+    assert terms.activations == (scores if held else mlp)
+
+
 def test_a_mixture_of_experts_is_as_wide_as_the_experts_of_a_token() -> None:
     shape = {"intermediate_size": 100, "moe_intermediate_size": 64, "num_experts_per_tok": 8, "dtype_bytes": 2}
     facts = dataclasses.replace(QWEN3_8B, shape=shape)
