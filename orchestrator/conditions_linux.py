@@ -7,14 +7,13 @@ Does not judge them (conditions.py). Files are read under a root that tests may 
 from __future__ import annotations
 
 import contextlib
-import shutil
 import subprocess
 from pathlib import Path
 
 from orchestrator.conditions import Conditions
 
 _LIMIT_S = 2.0
-_QUERY = ("--query-compute-apps=pid,process_name", "--format=csv,noheader")
+_NVIDIA_SMI = ("/usr/bin/nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader")
 
 
 def read_linux(at_s: float, sys_root: Path = Path("/sys")) -> Conditions:
@@ -71,11 +70,10 @@ def _throttle_total(cpus: Path) -> int | None:
 
 
 def _compute_apps() -> dict[str, float | None] | None:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
+    if not Path(_NVIDIA_SMI[0]).exists():
         return None
     try:
-        done = subprocess.run([tool, *_QUERY], capture_output=True, text=True, timeout=_LIMIT_S, check=True)
+        done = subprocess.run(_NVIDIA_SMI, capture_output=True, text=True, timeout=_LIMIT_S, check=True)
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None
     return compute_apps_in(done.stdout)
