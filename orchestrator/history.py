@@ -57,6 +57,7 @@ class History:
     contaminated: bool = False
     reference: CellRecord | None = None
     sentinels: list[SentinelMark] = field(default_factory=list)
+    sentinel_attempts: int = 0
     unguarded: list[str] = field(default_factory=list)
     drifted: bool = False
     host: dict[str, Any] = field(default_factory=dict)
@@ -102,6 +103,8 @@ class History:
             case "host.changed":
                 self.host_changes += [str(change) for change in body["changes"]]
                 self.host = dict(body["host"])
+            case "sentinel.started":
+                self.sentinel_attempts = max(self.sentinel_attempts, int(body["number"]))
             case "sentinel.ended":
                 self._take_sentinel(body)
             case _:

@@ -262,7 +262,7 @@ class Sweep:
             return
         cell = Cell(reference.variant, reference.context, reference.batch)
         settings = self._plan.settings(cell.variant)
-        number = len(self._history.sentinels) + 1
+        number = self._history.sentinel_attempts + 1  # one that was cut off keeps its folder
         task = Task(cell, settings, number, settings.repeats, self._run.sentinel_folder(number))
         model = self._models.source(settings)
         with self._measuring.order(task, model, self._standing.counting(cell.variant), self._state()) as order:

@@ -133,6 +133,23 @@ def test_a_host_that_became_slower_is_noticed_and_its_cells_are_marked(tmp_path:
         assert {cell["batch"]: cell["attempts"] for cell in at.status()["cells"]}[4] == 2
 
 
+def test_a_sentinel_that_was_cut_off_keeps_its_folder_and_is_taken_again(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        at.run(at.plan(batches=[1, 2, 3], sentinel=2, reps=1), "--plain")
+        # As a machine that goes down leaves it: begun, and no end.
+        journal = at.runs / "night/journal.jsonl"
+        lines = journal.read_bytes().splitlines(keepends=True)
+        end = next(number for number, line in enumerate(lines) if b'"sentinel.ended"' in line)
+        journal.write_bytes(b"".join(lines[:end]))
+        kept = at.runs / "night/sentinel/attempt-1/result.json"
+        before = kept.read_bytes()
+        again = at.run(at.plan(batches=[1, 2, 3, 4], sentinel=2, reps=1), "--plain", "--extend")
+        assert again.returncode == 0, again.stderr
+        assert kept.read_bytes() == before
+        numbers = [line["number"] for line in at.journal() if line["event"] == "sentinel.ended"]
+        assert numbers == [2, 3]
+
+
 def test_a_resumed_sweep_first_looks_whether_the_host_is_the_same(tmp_path: Path) -> None:
     with desk(tmp_path) as at:
         at.run(at.plan(batches=[1, 2], sentinel=9, reps=1), "--plain")
