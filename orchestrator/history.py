@@ -98,6 +98,11 @@ class History:
                 self.reopened[cell_id] = len(self.records.get(cell_id, []))
             case "model.resolved":
                 self.models[str(body["source"])] = body
+            case _:
+                self._take_host_event(event, body)
+
+    def _take_host_event(self, event: str, body: dict[str, Any]) -> None:
+        match event:
             case "host.contaminated":
                 self.contaminated = True
             case "host.changed":
