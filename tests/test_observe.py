@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,12 +11,12 @@ from sweeps import Desk, desk
 
 from orchestrator.attempt_spec import attempt_spec, backstop_s
 from orchestrator.cells import Cell
+from orchestrator.measuring import Task
 from orchestrator.plan import load_plan, resolve_limits
 from worker.protocol import ModelSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SLOW = {"c00064-b002": "slow:150"}
 SHARP = {"mode": "observe", "step_inflation": {"soft": 2, "hard": 3, "sustained": "200ms"}, "sample_every": "50ms"}
@@ -67,7 +68,8 @@ def test_after_a_pause_a_cell_warms_up_at_least_once(night: Desk) -> None:
     model = ModelSource(config_json="{}")
 
     def warmups(*, cold: bool) -> int:
-        return attempt_spec(Cell(None, 64, 1), settings, 1, 1, model, limits, cold=cold).warmup
+        task = Task(Cell(None, 64, 1), settings, 1, settings.repeats, Path("unused"))
+        return attempt_spec(task, 1, model, limits, cold=cold).warmup
 
     assert (warmups(cold=False), warmups(cold=True)) == (0, 1)
 
