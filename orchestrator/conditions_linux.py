@@ -64,7 +64,10 @@ def _low_power_mode(profile: Path) -> bool | None:
 
 
 def _throttle_total(cpus: Path) -> int | None:
-    counts = [_text(path) for path in cpus.glob("cpu[0-9]*/thermal_throttle/*_throttle_count")]
+    try:
+        counts = [_text(path) for path in cpus.glob("cpu[0-9]*/thermal_throttle/*_throttle_count")]
+    except OSError:  # no descriptor left, say
+        return None
     known = [int(count) for count in counts if count is not None and count.isdigit()]
     return sum(known) if known else None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.reclaim import Baseline, CameBack, Step, came_back, moving, unsettled
-from orchestrator.watchdog.probe import select_probe
+from orchestrator.watchdog.probe import Probe, select_probe
 from orchestrator.watchdog.sample import HostReading
 
 if TYPE_CHECKING:
@@ -36,15 +36,12 @@ class CoolDown:
 
     def __init__(self, plan: Cooldown, memory_bytes: int) -> None:
         self._plan, self._memory_bytes = plan, memory_bytes
-        _, self._probe = select_probe()
+        self._probe: Probe | None = None
         self._baseline = Baseline(memory_bytes, HostReading())
 
-    def refuse(self, names: frozenset[str]) -> None:
-        """Leaves readings out that cannot be believed here (crosscheck.py)."""
-        _, self._probe = select_probe(names)
-
-    def take_baseline(self) -> None:
-        """Remembers the host as it is now."""
+    def take_baseline(self, refused: frozenset[str] = frozenset()) -> None:
+        """Remembers the host as it is now; `refused` are readings that cannot be believed here (crosscheck.py)."""
+        _, self._probe = select_probe(refused)
         self._baseline = Baseline(self._memory_bytes, self._read())
 
     def wait(self, interrupts: Interrupts) -> Waited:
@@ -69,5 +66,6 @@ class CoolDown:
             before, seen_at = after, now
 
     def _read(self) -> HostReading:
+        assert self._probe is not None, "the baseline is taken first"
         host, _ = self._probe.read()
         return host

@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _NEAR_BYTES, _NEAR_FRAC = 64_000_000, 0.05  # of memory: it moves between two readings
 _SWAP_NEAR_BYTES, _SWAP_NEAR_FRAC = 64 << 20, 0.02  # of all swap
 _OWN_NEAR_BYTES, _OWN_NEAR_FRAC = 4 << 20, 0.05  # of what this process holds
+_PROBE_FILES = 8  # that a probe holds open
 _TRIES, _BETWEEN_S = 3, 0.02  # one look may fall beside another program's large step
 # What comes out of one structure of the kernel's (macOS: vm_statistics64, rusage_info_v4) is right or wrong together:
 # a layout that is read a few bytes off misreads all of it, also where a wrong figure looks possible.
@@ -109,11 +111,22 @@ def readings_refused() -> frozenset[str]:
         host, own = read_probe()
         names &= refused(compare_readings(host, own, read_reference()))
     if is_blinded(host, names):
+        _demand_descriptors()
         raise HostUnfit(
             "the memory of this machine cannot be read in a way that agrees with psutil, and nothing is run unwatched; "
             "`wallfinder doctor` shows every reading"
         )
     return names
+
+
+def _demand_descriptors() -> None:
+    """A probe that cannot open its files reads nothing; then that is what has to be said. Raises HostUnfit."""
+    try:
+        with contextlib.ExitStack() as opened:
+            for _ in range(_PROBE_FILES):
+                opened.enter_context(Path(os.devnull).open("rb"))
+    except OSError as error:
+        raise HostUnfit(f"the readings of this machine could not be opened: {error}; mend that, then resume") from error
 
 
 def read_probe() -> tuple[HostReading, WorkerReading]:

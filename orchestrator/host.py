@@ -5,6 +5,7 @@ Does not watch anything (the watchdog does) and never imports MLX: versions come
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ctypes.util
 import importlib.metadata
@@ -180,10 +181,11 @@ def cores_by_kind_in(folder: Path) -> tuple[int | None, int | None]:
     """
     for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
         cores: dict[str, int] = {}
-        for cpu in folder.glob("cpu[0-9]*"):
-            value = _first_line(cpu / name)
-            if value.isdigit():
-                cores[_first_line(cpu / "topology/thread_siblings_list") or cpu.name] = int(value)
+        with contextlib.suppress(OSError):  # no descriptor left, say
+            for cpu in folder.glob("cpu[0-9]*"):
+                value = _first_line(cpu / name)
+                if value.isdigit():
+                    cores[_first_line(cpu / "topology/thread_siblings_list") or cpu.name] = int(value)
         fast = sum(value > 0.85 * max(cores.values()) for value in cores.values())
         if fast < len(cores):
             return fast, len(cores) - fast
@@ -196,7 +198,9 @@ def _gpu() -> tuple[str | None, int | None]:
         return read_gpu()
     else:
         folder = Path("/proc/driver/nvidia/gpus")
-        names = [_value_in(path, ("Model",)) for path in sorted(folder.glob("*/information"))]
+        names: list[str] = []
+        with contextlib.suppress(OSError):  # as above
+            names = [_value_in(path, ("Model",)) for path in sorted(folder.glob("*/information"))]
         return next((name for name in names if name), None), None
 
 

@@ -96,7 +96,6 @@ class Sweep:
         try:
             self._settle_what_was_cut_off()
             self._measuring.refused = readings_refused()
-            self._cooldown.refuse(self._measuring.refused)
             end = self._loop()
         except StopSweep as stop:
             end = stop.end
@@ -115,7 +114,7 @@ class Sweep:
         left = self._left()
         if left:
             self._measuring.living_watchdog()
-            self._cooldown.take_baseline()
+            self._cooldown.take_baseline(self._measuring.refused)
             self._check_sentinel(due=True)  # the host may have changed since the last sweep
         while left:
             self._stop_if_asked()
