@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator import schedule
-from orchestrator.json_text import json_text
+from orchestrator.json_listing import json_listing
 from orchestrator.plan import load_plan
 from orchestrator.plan.view import plan_json, plan_text
 
@@ -21,4 +21,7 @@ def dry_run(plan_file: Path, *, as_json: bool) -> str:
     """
     plan = load_plan(plan_file)
     cells = schedule.ordered(plan.cells(), plan.order)
-    return json_text(plan_json(plan, cells), 2) if as_json else plan_text(plan, cells)
+    if not as_json:
+        return plan_text(plan, cells)
+    document = plan_json(plan, cells)
+    return "".join(json_listing(document, "cells", document.pop("cells")))
