@@ -242,7 +242,7 @@ class SweepKeys(Strict):
     interleave: Annotated[bool, flag()] = False
     """Repetitions of all cells in turn, each in a process of its own, so that a slow hour falls on all alike."""
     sentinel: Annotated[int | None, optional_whole(1, MAX_CELLS)] = None
-    """After so many cells the first completed one is measured again; what lies beside a change is marked `drifted`."""
+    """After so many cells the first valid one is measured again; what lies beside a change is marked `drifted`."""
 
 
 class Later(Strict):
