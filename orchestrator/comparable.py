@@ -33,7 +33,7 @@ def host_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     pairs = [(key, before.get(key), now.get(key)) for key in _HOST]
-    old, new = before.get("versions") or {}, now.get("versions") or {}
+    old, new = (versions if isinstance(versions := facts.get("versions"), dict) else {} for facts in (before, now))
     pairs += [(name, old.get(name), new.get(name)) for name in _PACKAGES]
     for key, was, is_now in pairs:
         if was is not None and is_now is not None and was != is_now:

@@ -30,6 +30,8 @@ def show_export(text: str, output_dir: Path, *, as_json: bool, with_invalid: boo
     cells, left_out = bench_cells(rows, steps.__getitem__, with_invalid=with_invalid)
     for line in map(bench_json_line, cells) if as_json else bench_table(cells):
         print(line)
+    if not cells and not left_out:
+        print(f"wallfinder: {text}: no cell has completed yet", file=sys.stderr)
     if left_out:
         told = f"{count_of(left_out, 'cell')} left out: not valid; `wallfinder status {text}` says why"
         print(f"wallfinder: {told}, --with-invalid exports them too", file=sys.stderr)

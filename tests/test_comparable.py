@@ -34,6 +34,7 @@ HOST: dict[str, Any] = {
         ({"chip": "Apple M5"}, ["chip: Apple M4 Max -> Apple M5"]),
         ({"wired_limit_bytes": 1 << 36}, ["wired_limit_bytes: 0 -> 68719476736"]),
         ({"versions": {}, "chip": None}, []),  # a record of an older version knows less
+        ({"versions": "mended by hand"}, []),
     ],
 )
 def test_what_is_another_host(changed: dict[str, Any], found: list[str]) -> None:

@@ -50,6 +50,14 @@ def test_json_lines_have_its_keys() -> None:
     assert [json.loads(bench_json_line(cell))["valid"] for cell in cells] == [True, True, False]
 
 
+def test_a_run_without_a_completed_cell_says_so(tmp_path: Path) -> None:
+    with desk(tmp_path) as at:
+        at.run(at.plan(faults={"*": "segfault"}), "--plain")
+        done = at.call("export", at.runs / "night")
+        assert done.returncode == 0
+        assert "no cell has completed yet" in done.stderr
+
+
 def test_a_run_is_exported(tmp_path: Path) -> None:
     with desk(tmp_path) as at:
         at.run(at.plan(variants=[{"name": "a"}, {"name": "b", "context_fill": "random"}]), "--plain")
