@@ -72,6 +72,19 @@ def replay(path: Path) -> History:
     return history
 
 
+def _kept(event: dict[str, Any]) -> dict[str, Any]:
+    """The event as a sweep that runs keeps it: its record without details that only reports show, which are on the
+    disk.
+
+    They are half of what a record takes, and a night has thousands.
+    """
+    record = event.get("record")
+    if event["event"] != "cell.ended" or not isinstance(record, dict):
+        return event
+    figures = {name: value for name, value in record["metrics"].items() if name not in ("phases", "peak_terms")}
+    return {**event, "record": {**record, "metrics": figures, "conditions": {}}}
+
+
 class Ledger:
     """The journal of one run directory, open for appending; the caller holds the run's lock.
 
@@ -114,7 +127,7 @@ class Ledger:
                 f"{self.path}: cannot be written: {error.strerror}; what is there is whole. "
                 f"{remedy}, then `wallfinder resume` goes on"
             ) from error
-        self.history.apply(whole)
+        self.history.apply(_kept(whole))
 
     def close(self) -> None:
         """Releases the file and the reserve."""
