@@ -303,9 +303,10 @@ class Sweep:
 
     def _record(self, record: CellRecord) -> None:
         self._ledger.append("cell.ended", record=record.to_journal())
-        self._standing.take(record)
         log.info("cell.ended", cell_id=record.cell_id, verdict=record.verdict.value, cause=record.cause)
-        self._screen.ended(record)
+        kept = self._history.records[record.cell_id][-1]  # one copy of each record is enough to hold
+        self._standing.take(kept)
+        self._screen.ended(kept)
 
     def _record_unrun(
         self,
