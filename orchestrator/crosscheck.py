@@ -102,14 +102,7 @@ def readings_refused() -> frozenset[str]:
     Raises:
         HostUnfit: none that shows the host's memory is left.
     """
-    host, own = read_probe()
-    names = refused(compare_readings(host, own, read_reference()))
-    for _ in range(_TRIES - 1):
-        if not names:
-            break
-        time.sleep(_BETWEEN_S)
-        host, own = read_probe()
-        names &= refused(compare_readings(host, own, read_reference()))
+    host, _, names = look()
     if is_blinded(host, names):
         _demand_descriptors()
         raise HostUnfit(
@@ -117,6 +110,21 @@ def readings_refused() -> frozenset[str]:
             "`wallfinder doctor` shows every reading"
         )
     return names
+
+
+def look() -> tuple[HostReading, list[Compared], frozenset[str]]:
+    """The host, the last comparison, and the readings that disagreed in up to three looks in a row."""
+    host, own = read_probe()
+    compared = compare_readings(host, own, read_reference())
+    names = refused(compared)
+    for _ in range(_TRIES - 1):
+        if not names:
+            break
+        time.sleep(_BETWEEN_S)
+        host, own = read_probe()
+        compared = compare_readings(host, own, read_reference())
+        names &= refused(compared)
+    return host, compared, names
 
 
 def _demand_descriptors() -> None:

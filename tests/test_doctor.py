@@ -235,9 +235,23 @@ def test_a_refused_reading_warns_and_a_blind_probe_fails() -> None:
         Compared("memory_available_bytes", GB, "psutil", False),
     )
 
-    assert states(check_readings("linux", [right, wrong]))["linux memory_available_bytes"] is State.WARN
-    assert State.FAIL in states(check_readings("linux", [wrong])).values()
-    assert states(check_readings("linux", []))["linux probe"] is State.FAIL
+    assert (
+        states(check_readings("linux", [right, wrong], refused([right, wrong])))["linux memory_available_bytes"]
+        is State.WARN
+    )
+    assert State.FAIL in states(check_readings("linux", [wrong], refused([wrong]))).values()
+    assert states(check_readings("linux", [], frozenset()))["linux probe"] is State.FAIL
+
+
+def test_the_doctor_refuses_what_a_sweep_refuses() -> None:
+    odd = dataclasses.replace(MAC_OWN, resident_bytes=GB)
+    compared = compare_readings(MAC, odd, MAC_TRUTH)
+    found = [check for check in check_readings("macos", compared, refused(compared)) if "footprint" in check.name]
+    assert {check.state for check in found} == {State.WARN}  # of the same structure
+    # Where swap alone tells of the host and disagrees, that it could be so in principle makes nothing usable.
+    swap_only = HostReading(swap_used_bytes=3 * GB)
+    compared = compare_readings(swap_only, MAC_OWN, MAC_TRUTH)
+    assert State.FAIL in states(check_readings("macos", compared, refused(compared))).values()
 
 
 def test_a_missing_backstop_is_as_bad_as_what_it_is_for() -> None:

@@ -127,13 +127,13 @@ def check_memory(facts: HostFacts, host: HostReading) -> Iterator[Check]:
         yield Check("wired limit", State.OK, limit)
 
 
-def check_readings(probe: str, compared: Sequence[Compared]) -> Iterator[Check]:
-    """Each reading of the probe; one that disagrees is refused, which is a failure where no other shows memory."""
-    usable = [one.name for one in compared if one.agrees is not False and one.name in HOST_SIGNS]
+def check_readings(probe: str, compared: Sequence[Compared], names: frozenset[str]) -> Iterator[Check]:
+    """Each reading of the probe; those in `names` are refused, which is a failure where no other shows memory."""
+    usable = [one.name for one in compared if one.name not in names and one.name in HOST_SIGNS]
     for one in compared:
         ours = f"{one.ours / 1e9:.2f} GB" if one.name.endswith("_bytes") else f"{one.ours:g}"
         seen = f"{ours} ({one.against})"
-        if one.agrees is False:
+        if one.name in names:
             remedy = "this reading is not used; please report it, with the system's version"
             yield Check(f"{probe} {one.name}", State.WARN if usable else State.FAIL, f"{seen}: refused", remedy)
         else:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.backstops import verify_backstops
 from orchestrator.cgroup import controller_version
-from orchestrator.crosscheck import compare_readings, read_probe, read_reference, refused
+from orchestrator.crosscheck import look
 from orchestrator.doctor.checks import (
     Check,
     Ground,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LIMIT_S = 20.0
-_STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(120)"
+_STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(30)"
 _Message = TypeVar("_Message", bound=wire.WireMessage)
 
 
@@ -49,16 +49,15 @@ def examine() -> list[Check]:
     """Looks at everything; takes a second or two, and leaves nothing behind."""
     facts = read_host(verify_backstops())
     name, _ = select_probe()
-    host, own = read_probe()
-    compared = compare_readings(host, own, read_reference())
-    watchdog = try_watchdog(refused(compared), facts.usable_memory_bytes)
+    host, compared, names = look()
+    watchdog = try_watchdog(names, facts.usable_memory_bytes)
     return list(
         itertools.chain(
             check_platform(facts, read_ground()),
             check_versions(facts),
             check_memory(facts, host),
             check_pressure(facts, host),
-            check_readings(name, compared),
+            check_readings(name, compared, names),
             check_backstops(facts.backstops),
             check_watchdog(watchdog, facts.system),
         )
