@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from orchestrator.cells import Cell
 
-_LAST = 40  # the latest cells are the most like those to come, and the slopes are one per pair
+LOOKS_BACK = 40  # the latest cells are the most like those to come, and the slopes are one per pair
 
 
 def remaining_s(
@@ -35,7 +35,7 @@ def remaining_s(
     """
     if not left:
         return 0.0
-    known = [(cell.batch * cell.context, took_s) for cell, took_s in completed[-_LAST:]]
+    known = [(cell.batch * cell.context, took_s) for cell, took_s in completed[-LOOKS_BACK:]]
     slopes = [
         (took - other_took) / (size - other)
         for i, (size, took) in enumerate(known)

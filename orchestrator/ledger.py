@@ -72,17 +72,28 @@ def replay(path: Path) -> History:
     return history
 
 
-def _kept(event: dict[str, Any]) -> dict[str, Any]:
-    """The event as a sweep that runs keeps it: its record without details that only reports show, which are on the
-    disk.
+# Of a record's figures, those that the sweep itself goes by (what is next, what to expect) or shows when it is over.
+_KEPT = frozenset(
+    (
+        *("reps", "generation_tps", "generation_tps_per_stream", "generation_tps_low", "generation_tps_high"),
+        *("tpot_ms", "prompt_tps", "ttft_s", "robust_cv", "step_s", "peak_memory_bytes", "peak_phase", "peak_term"),
+        "filled_tokens",
+    )
+)
+_ON_DISK = ("conditions", "started_at", "ended_at", "boot_id")
 
-    They are half of what a record takes, and a night has thousands.
+
+def _kept(event: dict[str, Any]) -> dict[str, Any]:
+    """The event as a sweep that runs keeps it: of its record what it needs. The rest is on the disk, for reports.
+
+    That is most of what a record takes, and a night has thousands.
     """
     record = event.get("record")
     if event["event"] != "cell.ended" or not isinstance(record, dict):
         return event
-    figures = {name: value for name, value in record["metrics"].items() if name not in ("phases", "peak_terms")}
-    return {**event, "record": {**record, "metrics": figures, "conditions": {}}}
+    figures = {name: value for name, value in record["metrics"].items() if name in _KEPT}
+    small = {name: value for name, value in record.items() if name not in _ON_DISK}
+    return {**event, "record": {**small, "metrics": figures}}
 
 
 class Ledger:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from orchestrator import schedule
 from orchestrator.cells import Cell
-from orchestrator.eta import remaining_s
+from orchestrator.eta import LOOKS_BACK, remaining_s
 from orchestrator.progress import CellProgress, PlainScreen, Screen, open_screen
 from orchestrator.records import CellRecord, Verdict
 from orchestrator.standing import Standing
@@ -43,7 +44,8 @@ class LiveShow:
         self._started_s = time.monotonic()
         self._standing = Standing(self._cells, history, self._retries)
         counting = (record for cell in self._cells for record in history.counting(cell.cell_id))
-        self._took = [_took(record) for record in counting if record.verdict is Verdict.COMPLETED]
+        done = (_took(record) for record in counting if record.verdict is Verdict.COMPLETED)
+        self._took = deque(done, maxlen=LOOKS_BACK)
         self._done = len(self._cells) - len(self._standing.left())
         self._outlook: _Outlook | None = None
 
@@ -98,8 +100,8 @@ class LiveShow:
             self._outlook = _Outlook(
                 cell=cell,
                 step_s=schedule.expected_step_s(cell, self._standing.counting(cell.variant)),
-                first_s=remaining_s(self._took, left[:1], limit_s=settings.cell_time_limit),
-                rest_s=remaining_s(self._took, left[1:], limit_s=settings.cell_time_limit),
+                first_s=remaining_s(list(self._took), left[:1], limit_s=settings.cell_time_limit),
+                rest_s=remaining_s(list(self._took), left[1:], limit_s=settings.cell_time_limit),
             )
         return self._outlook
 
