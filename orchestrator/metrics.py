@@ -107,10 +107,12 @@ def with_footprints(numbers: Metrics, footprints: Mapping[str, int]) -> Metrics:
 
 
 def with_terms(numbers: Metrics, facts: ModelFacts | None, spec: WorkerSpec, device: str = "gpu") -> Metrics:
-    """The metrics with what the peak consists of; without, where nothing was loaded or the sizes are not known."""
+    """The metrics with what the peak consists of; without, where no repetition was finished or sizes are not known."""
     if facts is None or numbers.peak_memory_bytes is None or numbers.peak_phase is None or not facts.shape:
         return numbers
-    terms = peak_terms(numbers.peak_phase, numbers.peak_memory_bytes, facts, spec, numbers.kv_cache_bytes or 0, device)
+    if numbers.kv_cache_bytes is None:  # how full the caches were when it broke is not known
+        return numbers
+    terms = peak_terms(numbers.peak_phase, numbers.peak_memory_bytes, facts, spec, numbers.kv_cache_bytes, device)
     return dataclasses.replace(numbers, peak_terms=terms.to_json(), peak_term=terms.owner)
 
 

@@ -153,6 +153,8 @@ def test_memory_by_phase_and_by_term() -> None:
     assert sum(terms.peak_terms.values()) == terms.peak_memory_bytes == 15_000_000_000
     assert terms.peak_term == "kv"
     assert with_terms(plain, FACTS, make_spec()) == plain  # without the config's sizes nothing is made up
+    broken = dataclasses.replace(summarise([], facts, batch=4, gen_tokens=4), peak_phase="prefill")
+    assert with_terms(broken, facts, make_spec()) == broken  # nor of caches that nobody saw full
 
 
 def test_a_random_fill_says_nothing_about_the_prompt() -> None:
