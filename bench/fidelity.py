@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from bench.models import write_llama
-from bench.sweeping import end_in_order
+from bench.sweeping import end_in_order, worker_spec
 from bench.tables import bootstrap, markdown, quantile
 from orchestrator.child import Child
 from orchestrator.flight_recorder import FlightRecorder
@@ -49,7 +49,7 @@ from worker.backstops import KernelTimer
 from worker.measure import RepEnd, measure_rep
 from worker.mlx_runtime import MlxMemory
 from worker.progress import Progress
-from worker.protocol import ModelSource, RepResult, WorkerSpec, decode
+from worker.protocol import ModelSource, RepResult, decode
 from worker.telemetry import Phase, TelemetryPage, create_page_fd
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def added_per_step_s() -> float:
     page.lay(1)
     page.open_as_worker()
     progress = Progress(page, KernelTimer(_LIMIT_S))
-    spec = dataclasses.replace(_spec(Path(), batch=1), gen_tokens=2001)
+    spec = worker_spec(ModelSource(), 1, CONTEXT, 2001)
     try:
         reps = [measure_rep(spec, rep, _Idle(), [[0]], MlxMemory(), progress) for rep in range(25)]
     finally:
@@ -263,7 +263,7 @@ class _Cell:
                 self._child = Child(page_fd, log.fileno(), {}, attempt_tag(1))
             undo.callback(self._end_worker)
             self._link.send(wire.Watch(1, self._child.pid, Limits(memory_bytes=1 << 40), observe=True))
-            self._child.send(_spec(model, batch))
+            self._child.send(worker_spec(ModelSource(path=str(model)), batch, CONTEXT, TOKENS, reps=_SPARE_REPS))
             self._undo = undo.pop_all()
         self._buffer = b""
         self._stopped_late = True  # the first repetition holds the start
@@ -315,29 +315,6 @@ class _Cell:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.reap()
-
-
-def _spec(model: Path, batch: int) -> WorkerSpec:
-    return WorkerSpec(
-        cell_id=f"c{CONTEXT:05}-b{batch:03}",
-        attempt=1,
-        serial=1,
-        model=ModelSource(path=str(model)),
-        batch=batch,
-        context=CONTEXT,
-        gen_tokens=TOKENS,
-        reps=_SPARE_REPS,
-        warmup=1,
-        seed=0,
-        engine="batched",
-        context_fill="prefill",
-        prefill_step_size=2048,
-        prefill_logits="last",
-        kv_bits=None,
-        kv_group_size=64,
-        wired_limit="default",
-        backstop_s=600.0,
-    )
 
 
 if __name__ == "__main__":

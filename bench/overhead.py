@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from bench.sweeping import WALL_MODEL, end_in_order
+from bench.sweeping import WALL_MODEL, end_in_order, worker_spec
 from bench.tables import bootstrap, markdown, quantile
 from orchestrator.child import Child
 from orchestrator.flight_recorder import FlightRecorder
@@ -169,26 +169,9 @@ class _Turns:
 
 
 def _spec(reps: int) -> WorkerSpec:
-    return WorkerSpec(
-        cell_id="c00512-b004",
-        attempt=1,
-        serial=1,
-        model=ModelSource(config_json=json.dumps({k: v for k, v in WALL_MODEL["synthetic"].items() if k != "dtype"})),
-        batch=BATCH,
-        context=CONTEXT,
-        gen_tokens=TOKENS,
-        reps=reps,
-        warmup=1,
-        seed=0,
-        engine="batched",
-        context_fill="random",
-        prefill_step_size=512,
-        prefill_logits="last",
-        kv_bits=None,
-        kv_group_size=64,
-        wired_limit="default",
-        backstop_s=600.0,
-    )
+    config = {key: value for key, value in WALL_MODEL["synthetic"].items() if key != "dtype"}
+    model = ModelSource(config_json=json.dumps(config))
+    return worker_spec(model, BATCH, CONTEXT, TOKENS, reps=reps, context_fill="random", prefill_step_size=512)
 
 
 if __name__ == "__main__":

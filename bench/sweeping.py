@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import yaml
 
+from orchestrator.cells import Cell
 from orchestrator.errors import WallfinderError
 from orchestrator.recordings import recorded_lines
+from worker.protocol import ModelSource, WorkerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +44,27 @@ def end_in_order() -> None:
     """Has Ctrl-C and SIGTERM end a benchmark by way of its clean-up, also one that a script runs in the background."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
+
+
+def worker_spec(model: ModelSource, batch: int, context: int, gen_tokens: int, **changes: Any) -> WorkerSpec:
+    """What a worker that a benchmark starts itself is told: a plan's defaults, one warm-up, and these changes."""
+    plain: dict[str, Any] = {
+        "cell_id": Cell(None, context, batch).cell_id,
+        "attempt": 1,
+        "serial": 1,
+        "reps": 1,
+        "warmup": 1,
+        "seed": 0,
+        "engine": "batched",
+        "context_fill": "prefill",
+        "prefill_step_size": 2048,
+        "prefill_logits": "last",
+        "kv_bits": None,
+        "kv_group_size": 64,
+        "wired_limit": "default",
+        "backstop_s": 600.0,
+    }
+    return WorkerSpec(model=model, batch=batch, context=context, gen_tokens=gen_tokens, **{**plain, **changes})
 
 
 @dataclass(frozen=True, slots=True)

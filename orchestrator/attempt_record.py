@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import metrics, verdict
+from orchestrator.definitions import measured_s
 from orchestrator.failure_texts import recognise
 from orchestrator.records import CellRecord, Metrics, Verdict, WouldHave
 from worker.protocol import Done
@@ -54,7 +55,7 @@ def record_of(
     valid: bool | None = None
     reasons: tuple[str, ...] = ()
     if judgement.verdict is Verdict.COMPLETED:
-        _, reasons = metrics.validity(numbers, reps, released, order.limits.memory_bytes, _measured_s(outcome))
+        _, reasons = metrics.validity(numbers, reps, released, order.limits.memory_bytes, measured_s(outcome.reps))
         reasons = (*reasons, *_doubts(outcome, around))
         valid = not reasons
     record = CellRecord(
@@ -94,10 +95,6 @@ def record_of(
     return record, judgement
 
 
-def _measured_s(outcome: Outcome) -> float:
-    return sum(rep.ended_s - rep.started_s for rep in outcome.reps)
-
-
 def one_of_several(
     record: CellRecord, earlier: Sequence[CellRecord], reps: Sequence[RepResult], repeats: Repeats
 ) -> CellRecord:
@@ -111,8 +108,7 @@ def one_of_several(
         record = record if reason in judged_anew or record.valid is None else record.doubted(reason)
     if record.verdict is not Verdict.COMPLETED or len(earlier) + 1 >= repeats.most:
         return record
-    measured_s = sum(rep.ended_s - rep.started_s for rep in reps)
-    return dataclasses.replace(record, partial=not repeats.enough(record.metrics.rep_tps, measured_s))
+    return dataclasses.replace(record, partial=not repeats.enough(record.metrics.rep_tps, measured_s(reps)))
 
 
 def _numbers(order: Order, outcome: Outcome, reps: Sequence[RepResult]) -> Metrics:

@@ -6,6 +6,7 @@ Does not parse arguments (cli.py) and does not decide anything about cells.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import TYPE_CHECKING
 
 import click
@@ -79,7 +80,7 @@ def run_plan(
     plan: Plan, output_dir: Path, *, extend: bool, fail_on: frozenset[str], plain: bool, other_host: bool = False
 ) -> int:
     """Starts a run, or goes on with the one that has this name and plan. Returns the exit code."""
-    host = _tried_host()
+    host = _tried(read_host())
     try:
         run = run_directory.create(output_dir, plan.name, plan_to_yaml(plan), host.to_json())
     except FileExistsError:
@@ -154,13 +155,14 @@ def _sweep(
         )
     try:
         with Interrupts() as interrupts:
+            host = host or read_host()
             if retry or not _is_answered(plan, ledger):
-                _demand_same_host(run, ledger, host or read_host(), other_host=other_host)
+                _demand_same_host(run, ledger, host, other_host=other_host)
             _reopen(ledger, plan, retry)
             if _is_answered(plan, ledger):
-                end = answered_sweep(ledger, plan, host or read_host())
+                end = answered_sweep(ledger, plan, host)
             else:
-                end = _run_what_is_left(run, plan, ledger, host or _tried_host(), interrupts, plain=plain)
+                end = _run_what_is_left(run, plan, ledger, _tried(host), interrupts, plain=plain)
         rows = cell_rows(plan, ledger.history, running=False)
     finally:
         ledger.close()
@@ -173,10 +175,11 @@ def _sweep(
     return int(_exit_code(end, rows, fail_on))
 
 
-def _tried_host() -> HostFacts:
+def _tried(host: HostFacts) -> HostFacts:
+    """The host with what became of the kernel's backstops, tried where nobody has yet."""
     from orchestrator.backstops import verify_backstops  # tries processes; of no use where none will be run
 
-    return read_host(verify_backstops())
+    return host if host.backstops else dataclasses.replace(host, backstops=verify_backstops())
 
 
 def _is_answered(plan: Plan, ledger: Ledger) -> bool:

@@ -9,12 +9,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from worker.protocol import RepResult
 
 
 def is_whole(rep: RepResult, batch: int, gen_tokens: int) -> bool:
     """Whether the repetition has all its G-1 steps, and all B rows in each of them. Only such have rates."""
     return len(rep.step_s) == gen_tokens - 1 and all(rows == batch for rows in rep.rows_per_step)
+
+
+def measured_s(reps: Iterable[RepResult]) -> float:
+    """Seconds that the repetitions took, prefill and decode."""
+    return sum(rep.ended_s - rep.started_s for rep in reps)
 
 
 def window_s(rep: RepResult) -> float:

@@ -55,7 +55,7 @@ def summarise(
         rep_tps=tuple(rates),
         drift_frac=trend.change_frac if trend else None,
         drift_p=trend.p_value if trend else None,
-        warmup_frac=1 - rates[0] / stats.median(rates[1:]) if len(rates) >= stats.NOISY_MIN_VALUES else None,
+        warmup_frac=1 - rates[0] / stats.median(rates[1:]) if len(rates) >= stats.FEWEST else None,
         step_s=_over(steps),
         step_p95_s=stats.percentile(steps, 0.95),
         step_p99_s=stats.percentile(steps, 0.99),
@@ -132,13 +132,13 @@ def validity(
     counts for the cell. `pressure`: over 5 % of the measured time went into waiting for memory, or the system was
     short of it in the last ten seconds; other programs' own bounds do not count.
     """
-    measured_s = sum(rep.ended_s - rep.started_s for rep in reps)
+    seconds = definitions.measured_s(reps) if watched_s is None else watched_s
     checks = {
         "rows_short": metrics.reps < len(reps),
         "bad_logits": any(not rep.finite_logits or rep.constant_logits for rep in reps),
         "noisy": stats.is_noisy(metrics.robust_cv, metrics.reps),
         "drifting": is_drifting(metrics),
-        **_host_checks(measured_s if watched_s is None else watched_s, released, memory_bytes),
+        **_host_checks(seconds, released, memory_bytes),
     }
     reasons = tuple(name for name, failed in checks.items() if failed)
     return not reasons, reasons

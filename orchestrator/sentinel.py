@@ -15,7 +15,7 @@ from orchestrator.records import Verdict
 if TYPE_CHECKING:
     from orchestrator.records import CellRecord, Metrics
 
-DRIFT_FRAC = 0.05  # as much as a comparison of two runs calls a change
+_CHANGE_FRAC = 0.05  # as much as a comparison of two runs calls a change
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def drift(reference: CellRecord, again: CellRecord) -> Drift:
     if again.verdict is not Verdict.COMPLETED or not before.generation_tps or not now.generation_tps:
         return Drift(None, drifted=True, why=f"{again.verdict.value}: {again.cause or again.detail}")
     ratio = now.generation_tps / before.generation_tps
-    drifted = abs(ratio - 1) > DRIFT_FRAC and not _meet(before, now)
+    drifted = abs(ratio - 1) > _CHANGE_FRAC and not _meet(before, now)
     return Drift(ratio, drifted=drifted, why=f"{ratio:.3f} of its first rate" if drifted else "")
 
 

@@ -12,13 +12,28 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from worker import repeats
+# The worker decides by these when a cell has been repeated enough, so they are where both sides can have them.
+from worker.repeats import FEWEST, quantile, robust_cv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+__all__ = [
+    "FEWEST",
+    "NOISY_CV",
+    "Interval",
+    "Trend",
+    "iqr",
+    "is_noisy",
+    "median",
+    "median_interval",
+    "percentile",
+    "quantile",
+    "robust_cv",
+    "trend",
+]
+
 NOISY_CV = 0.10
-NOISY_MIN_VALUES = 3
 _TAIL_VALUES = 5  # a percentile is told where at least so many values lie beyond it
 _BOOTSTRAP_ROUNDS = 2000
 _MANY = 200  # values: from here on an interval by order statistics says the same, and costs nothing
@@ -42,15 +57,6 @@ class Trend:
 
     change_frac: float
     p_value: float
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` (0 to 1) of the values lie; see `worker.repeats.quantile`.
-
-    Raises:
-        ValueError: no values, or a share outside 0 to 1.
-    """
-    return repeats.quantile(values, share)
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
@@ -85,22 +91,13 @@ def iqr(values: Sequence[float]) -> float:
     return quantile(values, 0.75) - quantile(values, 0.25)
 
 
-def robust_cv(values: Sequence[float]) -> float | None:
-    """IQR over median, as a share; None where the median is 0 or not finite, so that a ratio says nothing.
-
-    Raises:
-        ValueError: no values.
-    """
-    return repeats.robust_cv(values)
-
-
 def median_interval(values: Sequence[float]) -> Interval | None:
     """The 95 % interval of the median by bootstrap (percentile method); None of fewer than three values.
 
     Resampled 2,000 times with a fixed seed, so that the same values have the same interval. Over 200 values it is taken
     from the order statistics (binomial, normal approximation), to which the bootstrap's then comes close.
     """
-    if len(values) < NOISY_MIN_VALUES or not all(map(math.isfinite, values)):
+    if len(values) < FEWEST or not all(map(math.isfinite, values)):
         return None
     ordered = sorted(values)
     count = len(ordered)
@@ -159,4 +156,4 @@ def _inversions(count: int) -> tuple[int, ...]:
 
 def is_noisy(cv: float | None, count: int) -> bool:
     """Whether `count` values with this robust CV are too far apart; fewer than 3 values are not judged."""
-    return cv is not None and count >= NOISY_MIN_VALUES and cv > NOISY_CV
+    return cv is not None and count >= FEWEST and cv > NOISY_CV

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_bench import bench
 
 from bench import fidelity, sweep_cost
 from bench.fidelity import BARE, CELL, MLX_LM, Rep
@@ -18,27 +17,6 @@ from worker.protocol import RepResult
 
 REPOSITORY = Path(__file__).parent.parent
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks are measured on Linux")
-
-
-def bench(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", f"bench.{name}", *map(str, arguments)],
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-
-
-@pytest.mark.parametrize("name", ["fidelity", "sweep_cost"])
-def test_each_says_what_it_does(name: str) -> None:
-    done = bench(name, "--help")
-
-    assert done.returncode == 0, done.stderr
-    assert f"python -m bench.{name}" in done.stdout
-    assert f"python -m bench.{name}" in (REPOSITORY / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 
 
 # -- fidelity

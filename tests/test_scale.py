@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import tiny_models as tiny
 from hypothesis import given
 from hypothesis import strategies as st
 from report_rows import origin_rows, row, smoke_rows, trouble_rows
 from rich.console import Console
+from sweeps import desk
+from test_bench import bench
 
 from bench.scale import Call, call, journal, make_run
 from orchestrator import schedule
@@ -438,22 +441,27 @@ def test_a_sweep_with_nothing_left_says_so_and_starts_nothing(small: tuple[Path,
     assert wallfinder("resume", str(small[1]), "--plain", "--fail-on", "wall").returncode == 1
 
 
-def test_the_benchmark_says_what_it_does_and_runs(tmp_path: Path) -> None:
+def test_the_benchmark_runs(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.scale", "--cells", "200", "--runs", "1", "--json", str(results)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = bench("scale", "--cells", "200", "--runs", "1", "--json", results)
     assert done.returncode == 0, done.stderr
     assert [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:]] == [
         "plan", "plan --json", "status", "status --json", "resume",
     ]  # fmt: skip
     assert len(json.loads(results.read_text())) == 5
-    assert "python -m bench.scale" in (REPOSITORY / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+
+
+def test_a_sweep_ends_with_the_table_that_its_files_give(tmp_path: Path) -> None:
+    """It keeps less of a record than it writes; nothing of what it shows may be among what it does not keep."""
+    with desk(tmp_path) as at:
+        faults = {"c00064-b002": "abort:oom", "c00064-b004": "segfault"}
+        broken = at.run(at.plan(faults=faults, reps=3, gen_tokens=20), "--plain")
+        assert broken.stdout == at.call("status", at.runs / "night").stdout
+        assert "hit_the_wall: metal_oom" in broken.stdout
+        model = {"synthetic": {**tiny.LLAMA, "dtype": "float32"}}
+        real = at.run(at.plan("real", model=model, engine="batched", batches=[1, 2]), "--plain")
+        assert real.stdout == at.call("status", at.runs / "real").stdout
+        assert "prefill: " in real.stdout
 
 
 def test_the_benchmarks_journal_holds_every_cell_and_every_kind(small: tuple[Path, Path]) -> None:

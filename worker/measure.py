@@ -192,10 +192,8 @@ def _time_rep(
     memory: Memory,
     progress: Progress,
 ) -> _Timed:
-    if rep < 0:
-        progress.enter(Phase.WARMUP, rep=spec.warmup + rep, chunks=expected_chunks(spec))
-    else:
-        progress.enter(Phase.PREFILL, rep=rep, chunks=expected_chunks(spec))
+    phase, number = (Phase.WARMUP, spec.warmup + rep) if rep < 0 else (Phase.PREFILL, rep)
+    progress.enter(phase, rep=number, chunks=expected_chunks(spec))
     progress.heed_stop()
     chunk_ends: list[int] = []
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_JUDGED = 3  # fewer values have no spread to speak of
+FEWEST = 3  # values: less have no spread to speak of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Repeats:
             return True
         if self.max_time_s is not None and measured_s >= self.max_time_s:
             return True
-        if self.until_cv is None or len(rates) < _JUDGED:
+        if self.until_cv is None or len(rates) < FEWEST:
             return False
         cv = robust_cv(rates)
         return cv is not None and cv <= self.until_cv
