@@ -299,6 +299,7 @@ def test_what_a_mac_cannot_have_is_no_warning_there() -> None:
     [
         ({}, Ground(1, None), {"platform": "ok", "control groups": "ok", "limit of locked memory": "ok"}),
         ({}, Ground(2, 8_388_608), {"platform": "ok", "control groups": "ok", "limit of locked memory": "warn"}),
+        ({}, Ground(2, 1, locked=True), {"platform": "ok", "control groups": "ok", "limit of locked memory": "ok"}),
         ({}, Ground(None, 64 << 20), {"platform": "ok", "control groups": "ok", "limit of locked memory": "ok"}),
         ({"system": "Darwin"}, Ground(None, 1), {"platform": "ok"}),
         ({"system": "FreeBSD"}, Ground(None, 1), {"platform": "fail"}),
@@ -310,7 +311,9 @@ def test_what_the_sweep_stands_on(changed: dict[str, str], ground: Ground, found
 
 
 def test_the_ground_is_read_here() -> None:
-    ground = read_ground()
+    ground = read_ground(WatchdogFacts({"memory_lock": VERIFIED}, 0.01))
+    assert ground.locked
+    assert not read_ground(WatchdogFacts({}, None)).locked
     assert ground.cgroup in (None, 1, 2)
     assert ground.memlock_bytes is None or ground.memlock_bytes >= 0
 

@@ -69,11 +69,15 @@ class WatchdogFacts:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What the sweep stands on. `cgroup` is 1, 2, or None where there is no memory controller; `memlock_bytes` is how
-    much memory a process may lock, None for any amount."""
+    """What the sweep stands on.
+
+    `cgroup` is 1, 2, or None where there is no memory controller; `memlock_bytes` is how much memory a process may lock,
+    None for any amount; `locked` says that the watchdog could lock its own all the same, as root may.
+    """
 
     cgroup: int | None
     memlock_bytes: int | None
+    locked: bool = False
 
 
 def check_platform(facts: HostFacts, ground: Ground) -> Iterator[Check]:
@@ -89,7 +93,7 @@ def check_platform(facts: HostFacts, ground: Ground) -> Iterator[Check]:
         yield Check("control groups", State.OK, "no memory controller: `worker_memory` is not to be had")
     else:
         yield Check("control groups", State.OK, f"memory controller of version {ground.cgroup}")
-    enough = ground.memlock_bytes is None or ground.memlock_bytes >= _MEMLOCK_BYTES
+    enough = ground.locked or ground.memlock_bytes is None or ground.memlock_bytes >= _MEMLOCK_BYTES
     seen = "no limit" if ground.memlock_bytes is None else f"{ground.memlock_bytes / 1e6:.1f} MB"
     remedy = "" if enough else "raise it (`ulimit -l`): the watchdog locks its memory, about 16 MB, to stay resident"
     yield Check("limit of locked memory", State.OK if enough else State.WARN, seen, remedy)

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from orchestrator.backstops import verify_backstops
+from orchestrator.backstops import VERIFIED, verify_backstops
 from orchestrator.cgroup import controller_version
 from orchestrator.crosscheck import look
 from orchestrator.doctor.checks import (
@@ -53,7 +53,7 @@ def examine() -> list[Check]:
     watchdog = try_watchdog(names, facts.usable_memory_bytes)
     return list(
         itertools.chain(
-            check_platform(facts, read_ground()),
+            check_platform(facts, read_ground(watchdog)),
             check_versions(facts),
             check_memory(facts, host),
             check_pressure(facts, host),
@@ -64,10 +64,11 @@ def examine() -> list[Check]:
     )
 
 
-def read_ground() -> Ground:
-    """The control groups' version, and the limit of locked memory."""
+def read_ground(watchdog: WatchdogFacts) -> Ground:
+    """The control groups' version, the limit of locked memory, and whether the watchdog is bound by it."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return Ground(controller_version(), None if soft == resource.RLIM_INFINITY else soft)
+    limit = None if soft == resource.RLIM_INFINITY else soft
+    return Ground(controller_version(), limit, locked=watchdog.backstops.get("memory_lock") == VERIFIED)
 
 
 def try_watchdog(names: frozenset[str], memory_bytes: int) -> WatchdogFacts:
