@@ -156,10 +156,13 @@ def _sweep(
     try:
         with Interrupts() as interrupts:
             host = host or read_host()
-            if retry or not _is_answered(plan, ledger):
+            answered = _is_answered(plan, ledger)
+            if retry or not answered:
                 _demand_same_host(run, ledger, host, other_host=other_host)
-            _reopen(ledger, plan, retry)
-            if _is_answered(plan, ledger):
+            if retry:
+                _reopen(ledger, plan, retry)
+                answered = _is_answered(plan, ledger)
+            if answered:
                 end = answered_sweep(ledger, plan, host)
             else:
                 end = _run_what_is_left(run, plan, ledger, _tried(host), interrupts, plain=plain)
@@ -220,7 +223,7 @@ def _demand_same_host(run: RunDirectory, ledger: Ledger, host: HostFacts, *, oth
 
 def _reopen(ledger: Ledger, plan: Plan, retry: frozenset[str]) -> None:
     """Marks the cells that a person wants to run again."""
-    for cell in plan.cells() if retry else ():
+    for cell in plan.cells():
         counting = ledger.history.counting(cell.cell_id)
         if counting and (counting[-1].verdict.value in retry or ("invalid" in retry and counting[-1].valid is False)):
             ledger.append("cell.reopened", cell_id=cell.cell_id, verdict=counting[-1].verdict.value)

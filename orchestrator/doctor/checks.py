@@ -71,8 +71,8 @@ class WatchdogFacts:
 class Ground:
     """What the sweep stands on.
 
-    `cgroup` is 1, 2, or None where there is no memory controller; `memlock_bytes` is how much memory a process may lock,
-    None for any amount; `locked` says that the watchdog could lock its own all the same, as root may.
+    `cgroup` is 1, 2, or None where there is no memory controller; `memlock_bytes` is how much memory a process may
+    lock, None for any amount; `locked` says that the watchdog could lock its own all the same, as root may.
     """
 
     cgroup: int | None
