@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.real_wall import NoWallError, swap_file
-from bench.sweeping import WALL_MODEL, Sweeping, end_in_order, recording, samples
+from bench.sweeping import WALL_MODEL, Ended, Sweeping, end_in_order, recording, samples
 from bench.walls import Wall, first_inflated_s, first_swapped_s, measure, table
 from orchestrator.cgroup import WorkerCgroup
 
@@ -101,8 +101,7 @@ def _mid_decode(folder: Path) -> Wall:
     with Sweeping(folder, {**PLAN, "worker_memory": ROOMY}, "wall") as sweep:
         sweep.wait_for(lambda: is_decoding(sweep.run), 120)
         lowered_s = lower_bound(worker_group(sweep.process.pid), TIGHT_BYTES)
-        sweep.wait(180)
-        return _measured("wallfinder, in mid-decode", sweep.run, lowered_s)
+        return _measured("wallfinder, in mid-decode", sweep.wait(180), lowered_s)
 
 
 def _inside(folder: Path) -> Wall:
@@ -111,17 +110,17 @@ def _inside(folder: Path) -> Wall:
         with Sweeping(folder, PLAN, "wall", before=lambda: group.add(os.getpid())) as sweep:
             sweep.wait_for(lambda: is_decoding(sweep.run), 120)
             lowered_s = lower_bound(Path(group.path), INSIDE_TIGHT_BYTES)
-            sweep.wait(180)
-            return _measured("wallfinder, itself in the group that thrashes", sweep.run, lowered_s)
+            return _measured("wallfinder, itself in the group that thrashes", sweep.wait(180), lowered_s)
     finally:
         group.remove()
 
 
 def _in_the_fill(folder: Path) -> Wall:
     with Sweeping(folder, {**PLAN, "worker_memory": TIGHT}, "wall") as sweep:
-        sweep.wait(180)
-        lines = recording(sweep.run, CELL)
-        return measure("wallfinder, in the fill", lines, first_swapped_s(lines, 0.01 * TIGHT_BYTES))
+        ended = sweep.wait(180)
+        lines = recording(ended.run, CELL)
+        began_s = first_swapped_s(lines, 0.01 * TIGHT_BYTES)
+        return measure("wallfinder, in the fill", lines, began_s, ended.cells()[0]["cause"])
 
 
 def _rival(name: str, command: list[str], limit_s: float, folder: Path) -> Wall:
@@ -131,7 +130,8 @@ def _rival(name: str, command: list[str], limit_s: float, folder: Path) -> Wall:
         lowered_s = lower_bound(worker_group(sweep.process.pid), TIGHT_BYTES)
         with contextlib.suppress(subprocess.TimeoutExpired):
             sweep.wait(limit_s)
-        return _measured(name, sweep.run, lowered_s)
+        lines = recording(sweep.run, CELL)
+        return measure(name, lines, first_inflated_s(lines, lowered_s))
 
 
 @contextlib.contextmanager
@@ -154,9 +154,9 @@ def is_decoding(run: Path) -> bool:
     return bool(seen) and seen[-1]["progress"]["phase"] == "decode" and seen[-1]["progress"]["step"] >= 20
 
 
-def _measured(scenario: str, run: Path, lowered_s: float) -> Wall:
-    lines = recording(run, CELL)
-    return measure(scenario, lines, first_inflated_s(lines, lowered_s))
+def _measured(scenario: str, ended: Ended, lowered_s: float) -> Wall:
+    lines = recording(ended.run, CELL)
+    return measure(scenario, lines, first_inflated_s(lines, lowered_s), ended.cells()[0]["cause"])
 
 
 def worker_group(owner: int) -> Path:

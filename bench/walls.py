@@ -11,11 +11,16 @@ from bench.tables import markdown, seconds
 
 Lines: TypeAlias = list[dict[str, Any]]
 INFLATED = 2.5
+KERNEL_OOM = "kernel_oom"
 
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """One wall. Times in seconds from its beginning, as the scenario defines it; None: it did not come to that."""
+    """One wall. Times in seconds from its beginning, as the scenario defines it; None: it did not come to that.
+
+    `ended`: wallfinder ended it. `by_kernel`: the kernel's OOM killer was there first, as it may be in a bounded group
+    whose pages do not reach a slow disk in time; then there is no verdict to time.
+    """
 
     scenario: str
     cause: str | None
@@ -24,16 +29,22 @@ class Wall:
     late_max_s: float | None
     steps_during: int
     ended: bool
+    by_kernel: bool = False
 
 
-def measure(scenario: str, lines: Lines, from_s: float | None) -> Wall:
-    """The wall of a recording that began at `from_s`; None: no step or page says that it began."""
+def measure(scenario: str, lines: Lines, from_s: float | None, cause_on_record: str | None = None) -> Wall:
+    """The wall of a recording that began at `from_s`; None: no step or page says that it began.
+
+    `cause_on_record` is what the ledger says ended the cell.
+    """
     acted, would, dead = event(lines, "acted"), event(lines, "would_act"), event(lines, "released")
     cause = acted["cause"] if acted else f"(observed: {would['cause']})" if would else None
     seen = samples(lines)
     late_s = max((line["late_s"] for line in seen), default=None)
+    by_kernel = acted is None and cause_on_record == KERNEL_OOM
+    cause = cause_on_record if by_kernel else cause
     if from_s is None:
-        return Wall(scenario, cause, None, None, late_s, 0, ended=acted is not None)
+        return Wall(scenario, cause, None, None, late_s, 0, ended=acted is not None, by_kernel=by_kernel)
     steps = [len(line["progress"].get("new_step_s", ())) for line in seen if line["monotonic_s"] > from_s]
     return Wall(
         scenario=scenario,
@@ -43,6 +54,7 @@ def measure(scenario: str, lines: Lines, from_s: float | None) -> Wall:
         late_max_s=late_s,
         steps_during=sum(steps),
         ended=acted is not None,
+        by_kernel=by_kernel,
     )
 
 
@@ -74,6 +86,7 @@ def table(walls: list[Wall]) -> str:
         "watched by",
         "runs",
         "ended",
+        "by the kernel",
         "cause",
         "to verdict, s (p50 / p95 / max)",
         "to dead, s",
@@ -83,10 +96,10 @@ def table(walls: list[Wall]) -> str:
     for scenario in dict.fromkeys(wall.scenario for wall in walls):
         of = [wall for wall in walls if wall.scenario == scenario]
         verdicts = [wall.verdict_s for wall in of if wall.verdict_s is not None]
-        dead = [wall.dead_s for wall in of if wall.dead_s is not None]
+        dead = [wall.dead_s for wall in of if wall.dead_s is not None and not wall.by_kernel]
         late = [wall.late_max_s for wall in of if wall.late_max_s is not None]
         causes = ", ".join(sorted({wall.cause for wall in of if wall.cause}))
-        acted = sum(wall.ended for wall in of)
+        acted, by_kernel = sum(wall.ended for wall in of), sum(wall.by_kernel for wall in of)
         worst = f"{max(late):.2f}" if late else "-"
-        rows.append((scenario, len(of), acted, causes or "-", seconds(verdicts), seconds(dead), worst))
+        rows.append((scenario, len(of), acted, by_kernel, causes or "-", seconds(verdicts), seconds(dead), worst))
     return markdown(heading, rows)

@@ -76,4 +76,5 @@ def test_walls_are_timed() -> None:
         pytest.skip(done.stderr.strip())
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("| 1 | 1 |") == 3, done.stdout
+    # each of the three is over and on record as a wall: ended by the watchdog, or by a kernel that was faster
+    assert done.stdout.count("| 1 | 1 | 0 |") + done.stdout.count("| 1 | 0 | 1 | kernel_oom |") == 3, done.stdout
